@@ -36,6 +36,7 @@ use cc_testbed::{
     },
     summary::{Platform, Run},
 };
+use rand::{SeedableRng, rngs::Xoshiro256PlusPlus};
 
 use crate::{
     environment::network::{NetworkConfig, NetworkConfigError, Objective, PowerObjective, World},
@@ -120,8 +121,8 @@ pub enum FlowError {
 
 impl Flows {
     /// The flows of the run in `dir`, on as many links of its environment as last `duration`, at
-    /// least [`super::LEAST`]. `None` where the environment has no policy server or its objective
-    /// is no power.
+    /// least [`super::LEAST`]. `None` where the environment has no policy server, its objective is
+    /// no power, or hardly a link can be emulated.
     ///
     /// # Errors
     ///
@@ -139,9 +140,15 @@ impl Flows {
         };
         let count = ((duration.as_secs_f64() / config.episode_s) as u64).max(super::LEAST);
         let world = World::new(config.clone())?;
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let drawn = (0..count).map(|_| world.emulated_link(&mut random));
+        let links: Option<Vec<_>> = drawn.map(|link| Some(link?.scenario)).collect();
+        let Some(links) = links else {
+            return Ok(None);
+        };
         Ok(Some(Self {
             policy: dir.join("policy.onnx"),
-            links: world.draw(count as usize, seed),
+            links,
             objective: objective.clone(),
             patience_ms: patience_ms.unwrap_or(config.policy.window_ms.into()),
             length: Duration::from_secs_f64(config.episode_s),

@@ -1,10 +1,7 @@
 //! The configuration of the environment, and its checked form that environments share.
 
-use std::sync::Arc;
-
 use cc_core::interface::Interface;
 use cc_ebpf::{Settings, Startup};
-use rand::{SeedableRng, rngs::Xoshiro256PlusPlus};
 use serde::{Deserialize, Serialize};
 
 use super::links::{Entry, Links};
@@ -12,7 +9,7 @@ use super::range::{Range, ordered};
 use super::truth::PRIVILEGED;
 use super::{NetworkConfigError, Objective, Spec};
 use crate::normalise::Normalizer;
-use cc_sim::scenario::{Scenario, families::Family};
+use cc_sim::scenario::families::Family;
 use cc_sim::sim::RECEIVER_REST;
 use cc_sim::sim::agent::{AgentDelay, SenderMode};
 use cc_sim::sim::control::learned::Learned;
@@ -163,19 +160,6 @@ impl World {
     /// fitted.
     pub fn normalizer(&self) -> Option<&Normalizer> {
         self.normalizer.as_ref()
-    }
-
-    /// Draws this many links as episodes would, with their flows, under names of their own.
-    pub fn draw(&self, count: usize, seed: u64) -> Vec<Scenario> {
-        let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
-        let mut draw = |number| {
-            let link = self.links.draw(self.config.episode_s, None, &mut random);
-            Scenario {
-                name: format!("link-{number}"),
-                ..Arc::unwrap_or_clone(link.scenario)
-            }
-        };
-        (0..count).map(&mut draw).collect()
     }
 
     /// Returns the sizes of this world's environments.
