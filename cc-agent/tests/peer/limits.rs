@@ -159,8 +159,10 @@ fn first_flight(both: &Both) -> (u32, u32) {
 }
 
 /// The cwnd of reno after each of three round trips in which every segment was marked: half of it
-/// per round trip, down to 2 (RFC 3168, section 6.1.2). The datapath does the same.
-const CWND_WHILE_MARKED: [u32; 3] = [5, 2, 2];
+/// per round trip, down to 2 (RFC 3168, section 6.1.2).
+const RENO_WHILE_MARKED: [u32; 3] = [5, 2, 2];
+/// The datapath's: 0.7 per round trip (RFC 9438, section 4.6).
+const DECIDED_WHILE_MARKED: [u32; 3] = [7, 4, 2];
 
 /// The receiver echoes congestion marks (RFC 3168): once per round trip the sender says that it has
 /// reduced its cwnd, and it does not grow it.
@@ -190,8 +192,8 @@ pub(crate) fn congestion_marks() {
         assert_eq!(talk.info().total_retrans, 0);
         Ok(())
     });
-    assert_eq!(both.reno.cwnds(), CWND_WHILE_MARKED);
-    assert_eq!(both.rlcc.cwnds(), CWND_WHILE_MARKED);
+    assert_eq!(both.reno.cwnds(), RENO_WHILE_MARKED);
+    assert_eq!(both.rlcc.cwnds(), DECIDED_WHILE_MARKED);
 }
 
 /// The host looks for larger segments (RFC 4821): a probe arrives, and segments grow to its size.
