@@ -3,7 +3,7 @@
 //!
 //! A decision is an upper bound that the flow has to earn: it raises the cwnd only while the cwnd
 //! limits the sender, and only to twice what was in flight (RFC 7661). Congestion that cannot wait
-//! for the next decision reduces the cwnd at once, a congestion-experienced mark to seven tenths and
+//! for the next decision reduces the cwnd at once, a congestion-experienced mark to seven tenths,
 //! heavy loss to a half, at most once per round trip, and keeps it from rising for the rest of that
 //! round trip.
 

@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    object, prebuilt,
+    prebuilt,
     process::say,
-    setup::{self, Toolchain},
+    setup::Toolchain,
     sources::{self, hex},
     workspace,
 };
@@ -23,18 +23,10 @@ use crate::{
 /// Directory of the object, relative to the workspace's root.
 const DIR: &str = "cc-ebpf/prebuilt";
 
-/// Build the BPF object from the present sources, and commit it beside them.
-///
-/// Writes cc-ebpf/prebuilt: the object, and the hashes of it and of what it was made of. While the
-/// sources have that hash, `run`, `demo`, `build` and `package` embed this object, and need no BPF
-/// toolchain. `test` builds the object in any case; by the same compiler it must be the same bytes.
-#[derive(clap::Args)]
-pub(crate) struct Args {}
-
 /// What an object is, and what it was made of.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Origin {
-    /// SHA-256 of the object.
+    /// SHA-256 of the object's bytes, in hexadecimal.
     pub(crate) object_sha256: String,
     /// SHA-256 of its sources ([`sources::hash`]).
     pub(crate) source_sha256: String,
@@ -69,10 +61,13 @@ impl Origin {
     }
 }
 
-pub(crate) fn command(_: &Args) -> Result<()> {
-    let toolchain = setup::toolchain()?;
-    let built = object::build(&toolchain)?;
-    let bytes = fs::read(&built).with_context(|| format!("cannot read {}", built.display()))?;
+/// Writes an object of the present sources that `toolchain` has built, to be committed with them.
+///
+/// # Errors
+///
+/// Returns an error when the object cannot be read, or its copy not be written.
+pub(crate) fn renew(built: &Path, toolchain: &Toolchain) -> Result<()> {
+    let bytes = fs::read(built).with_context(|| format!("cannot read {}", built.display()))?;
     let origin = Origin {
         toolchain: toolchain.versions(),
         ..Origin::of(&bytes)?

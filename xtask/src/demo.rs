@@ -9,10 +9,10 @@ use crate::{build, process, setup, workspace};
 /// See it work: `rlcc` and cubic on one emulated link.
 ///
 /// Sets up what is missing, builds, and lets both send over an emulated link of 24 Mbit/s and 40 ms
-/// under the real kernel: each alone, then `rlcc` beside a cubic flow. Draws rates and delays
-/// while they run, then shows the summary, and prints the path of the picture. Needs root (and uses sudo when
-/// this user is not root). The links live in network namespaces of their own: this host's network
-/// is not changed.
+/// under the real kernel: each alone, then `rlcc` beside a cubic flow. Draws rates and delays while
+/// they run, then shows the summary, and prints the path of the picture. Needs root (and uses sudo
+/// when this user is not root). The links live in network namespaces of their own: this host's
+/// network is not changed.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Length of each run in seconds.

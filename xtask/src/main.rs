@@ -49,7 +49,7 @@ enum Command {
     Bench(bench::Args),
     Kernels(kernels::Args),
     Package(package::Args),
-    Prebuilt(committed::Args),
+    Prebuilt(object::Args),
     #[command(name = test::supervise::NAME, hide = true)]
     Supervise(test::supervise::Args),
 }
@@ -64,7 +64,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::command(&args),
         Command::Kernels(args) => kernels::command(&args),
         Command::Package(args) => package::command(&args),
-        Command::Prebuilt(args) => committed::command(&args),
+        Command::Prebuilt(args) => object::command(&args),
         Command::Supervise(args) => test::supervise::command(&args),
     };
     match result {

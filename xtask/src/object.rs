@@ -16,6 +16,20 @@ use crate::{
 
 const TARGET: &str = "bpfel-unknown-none";
 
+/// Build the BPF object from the present sources, and commit it beside them.
+///
+/// Writes cc-ebpf/prebuilt: the object, and the hashes of it and of what it was made of. While the
+/// sources have that hash, `run`, `demo`, `build` and `package` embed this object, and need no BPF
+/// toolchain. `test` builds the object in any case; by the same compiler it must be the same bytes.
+#[derive(clap::Args)]
+pub(crate) struct Args {}
+
+/// Renews the committed object: `cargo xtask prebuilt`.
+pub(crate) fn command(_: &Args) -> Result<()> {
+    let toolchain = setup::toolchain()?;
+    committed::renew(&build(&toolchain)?, &toolchain)
+}
+
 /// Returns the path of the object to embed into the agent: the packager's, or the committed one
 /// while it is of the present sources, or one that is built after setting up what that needs.
 ///
@@ -50,12 +64,7 @@ pub(crate) fn provide_for_tests() -> Result<PathBuf> {
     Ok(built)
 }
 
-/// Builds the object from the present sources, and returns its path.
-///
-/// # Errors
-///
-/// Returns an error when the build fails.
-pub(crate) fn build(toolchain: &Toolchain) -> Result<PathBuf> {
+fn build(toolchain: &Toolchain) -> Result<PathBuf> {
     // A directory of its own, so that this build does not wait for the locks of the host's builds.
     let target_dir = workspace::target_dir().join("ebpf");
     let linker = toolchain.linker.path.display();

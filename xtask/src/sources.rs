@@ -102,7 +102,7 @@ fn quoted(line: &str) -> String {
     line.split('"').nth(1).unwrap_or_default().to_owned()
 }
 
-/// Bytes as hexadecimal digits.
+/// Bytes as hexadecimal digits, two for each.
 pub(crate) fn hex(hash: impl AsRef<[u8]>) -> String {
     let digits = hash.as_ref().iter();
     digits.map(|byte| format!("{byte:02x}")).collect()

@@ -330,7 +330,7 @@ pub enum PolicySpec {
     Fixed(u32),
     /// `heuristic`: the rule of [`Heuristic`].
     Heuristic,
-    /// `keep`: the policy [`Keep`].
+    /// `keep`: the policy [`Keep`], which leaves the cwnd of every flow as it is.
     Keep,
     /// The path of an ONNX file, which ends in `.onnx`.
     Onnx(PathBuf),

@@ -216,7 +216,7 @@ pub enum CalfLiveError {
     Flow {
         /// Regime and condition that it was for.
         cell: String,
-        /// What went wrong.
+        /// What went wrong with link, agent or server.
         source: Box<flows::FlowError>,
     },
     /// The service or the relay failed.

@@ -26,7 +26,7 @@ struct LiveFlow {
     newest_ns: i64,
 }
 
-/// What a row tells.
+/// What a row tells about its flow and its decision.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct News {
     /// The decisions of its flow that are settled with it, in order.

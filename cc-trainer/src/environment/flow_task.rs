@@ -8,7 +8,7 @@ use crate::dataset::StepOutcome;
 /// emulated link it is known, and is the level.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RewardScale {
-    /// Factor of the reward.
+    /// Factor of the reward of each decision.
     pub factor: f64,
     /// The objective's value, per window, that counts as 0.
     pub level: f64,
@@ -24,7 +24,7 @@ impl Default for RewardScale {
 }
 
 impl RewardScale {
-    /// The outcome, rewarded so.
+    /// The outcome of a decision, rewarded in this way.
     pub(super) fn apply(self, outcome: StepOutcome) -> StepOutcome {
         StepOutcome {
             reward: (self.factor * (f64::from(outcome.reward) - self.level)) as f32,

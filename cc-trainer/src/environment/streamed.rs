@@ -99,7 +99,7 @@ impl<P> StreamedFlows<P> {
         self.waiting.pop_front()
     }
 
-    /// How many decisions came.
+    /// How many decisions came, whatever became of them.
     pub fn counts(&self) -> StreamCounts {
         self.counts
     }

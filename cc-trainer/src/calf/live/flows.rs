@@ -56,13 +56,13 @@ const SCHEME: &str = "calf";
 
 /// The flows of a regime, a flow on each of some links.
 pub(super) struct Flows {
-    /// The regime's policy file.
+    /// The policy file that the regime's training has left.
     policy: PathBuf,
     links: Vec<Scenario>,
     objective: PowerObjective,
     /// How long an answer is waited for, ms.
     patience_ms: f64,
-    /// Length of a run.
+    /// Length of the run on each link, in its own time.
     length: Duration,
 }
 
@@ -83,11 +83,11 @@ pub(super) struct Behind<'a> {
 pub(super) struct Scored {
     /// Logarithm of power, as the objective weighs throughput, delay and loss.
     pub(super) score: f64,
-    /// Decisions that came.
+    /// Decisions that came to the flow from its policy.
     pub(super) decisions: u64,
 }
 
-/// Flows in real time.
+/// What came of a cell's flows in real time.
 pub(super) struct Ran {
     pub(super) scored: Vec<Scored>,
     pub(super) relay: Option<Summary>,
@@ -111,7 +111,7 @@ pub enum FlowError {
     /// The policy server did not begin to listen.
     #[error("the policy server: {reason}")]
     Server {
-        /// What happened instead.
+        /// What happened instead, with the server's own words.
         reason: String,
     },
     /// A socket or a scratch directory failed.

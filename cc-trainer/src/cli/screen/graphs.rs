@@ -98,7 +98,7 @@ impl Graphs {
     }
 }
 
-/// What the graphs show.
+/// What has been seen so far, which the graphs show.
 struct Past {
     scenarios: Vec<Scenario>,
     /// The scenario whose runs are shown, which began last.
@@ -114,11 +114,11 @@ struct Shown {
     number: u32,
     /// Payload that each flow got through the link, Mbit/s.
     rates: Vec<Vec<(f64, f64)>>,
-    /// Mean one-way delay, ms.
+    /// Mean one-way delay of the data packets of all flows, ms.
     delays: Vec<(f64, f64)>,
 }
 
-/// How much is done.
+/// How much of all runs is done, and since when.
 #[derive(Default)]
 struct Progress {
     message: String,
@@ -205,7 +205,7 @@ impl Shown {
     }
 }
 
-/// A flow's curves.
+/// The curves of a flow, and the name beside them.
 struct Curve<'a> {
     name: String,
     rates: &'a [(f64, f64)],

@@ -12,7 +12,7 @@ use crate::environment::{FlowTask, RewardScale};
 /// Links that are drawn, at most, until there is one that can be emulated.
 const DRAWS: usize = 1_000;
 
-/// A link to emulate.
+/// A link to emulate, and what is learned from its flows.
 #[derive(Clone, Debug)]
 pub struct EmulatedLink {
     /// The link and its flows. Those without a scheme are served by the policy.

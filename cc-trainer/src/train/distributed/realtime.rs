@@ -106,7 +106,7 @@ pub enum ServedFlows {
         /// The directory that the agent records to. What it holds already is not read. Policy
         /// files are written to a directory in it.
         recording: PathBuf,
-        /// The agent's socket.
+        /// The socket at which the agent takes commands.
         socket: PathBuf,
     },
 }
@@ -160,13 +160,13 @@ pub enum RealTimeError {
     Run {
         /// Name of the link's scenario.
         scenario: String,
-        /// Why it cannot be.
+        /// Why it cannot be, in the words of its source.
         source: Box<RunError>,
     },
     /// A directory or file cannot be written.
     #[error("{}: {source}", path.display())]
     Write {
-        /// Its path.
+        /// Path of the file or directory.
         path: PathBuf,
         /// The error that the operating system returned.
         source: io::Error,
@@ -196,7 +196,7 @@ pub(super) struct Serving<'a> {
     reload: Duration,
     /// Directory of the agent's recording.
     recording: PathBuf,
-    /// Directory of policy files.
+    /// Directory of the policy files that the agent is to load.
     policies: PathBuf,
     target: Target<'a>,
     known: Mutex<VecDeque<Known>>,
@@ -211,7 +211,7 @@ pub(super) struct Serving<'a> {
     _scratch: Option<TempDir>,
 }
 
-/// Who serves the policies.
+/// Who serves the policies of the learner.
 enum Target<'a> {
     Links { agent: Agent, world: &'a World },
     Live { socket: PathBuf },

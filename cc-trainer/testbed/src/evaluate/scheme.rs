@@ -126,8 +126,8 @@ impl Controls {
 
 impl Scheme {
     /// Parses one scheme: one of `controls`, `rlcc` (the policy `policy`), `random`, `heuristic`,
-    /// `keep`, `fixed:N`, or `NAME=FILE.onnx`. Policy files are read and validated; they are served as
-    /// `serving` says.
+    /// `keep`, `fixed:N`, or `NAME=FILE.onnx`. Policy files are read and validated; they are served
+    /// as `serving` says.
     ///
     /// `random:paced`, `heuristic:paced` and `fixed:N:paced` are paced as `policy` is, or as the
     /// embedded policy where `policy` has no file. Compared with the same scheme without pacing and
