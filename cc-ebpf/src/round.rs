@@ -98,9 +98,11 @@ impl Round {
     /// Whether so much was lost that it has to be answered before the next decision: at least four
     /// segments, and a quarter of the cwnd within this round trip, or of all that the one before
     /// delivered or lost. The former is known sooner, the latter holds for flows that lose too
-    /// steadily to ever fill their cwnd. Where packets wait in a queue, two segments and a twentieth
-    /// are enough: those who share a full queue lose what all of them together send too much, and
-    /// each of them alone would lose hardly less by sending less.
+    /// steadily to ever fill their cwnd.
+    ///
+    /// Where packets wait in a queue, two segments and a twentieth are enough: those who share a
+    /// full queue lose what all of them together send too much, and each of them alone would lose
+    /// hardly less by sending less.
     #[inline(always)]
     pub(crate) fn has_heavy_loss(&self, cwnd: u32) -> bool {
         self.congestion == HEAVY || self.is_heavy(cwnd)

@@ -14,7 +14,8 @@ use crate::{
 ///
 /// Sets up what is missing, and builds target/release/cc-agent and target/release/cc-trainer. The
 /// BPF object is the committed one (cc-ebpf/prebuilt), or is built where the sources are others.
-/// Each program is one file that needs no other file to run. With CC_EBPF_OBJECT=/path/to/object that object is embedded instead.
+/// Each program is one file that needs no other file to run. With CC_EBPF_OBJECT=/path/to/object
+/// that object is embedded instead.
 #[derive(clap::Args)]
 pub(crate) struct Args {}
 
