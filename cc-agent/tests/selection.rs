@@ -320,7 +320,8 @@ fn listen(namespace: &Namespace) -> TcpListener {
 /// Connects from a namespace, and returns the congestion control of the accepted end once it has
 /// sent.
 fn accepted(listener: &TcpListener, from: &Namespace, to: SocketAddr) -> String {
-    let far = from.within(|| TcpStream::connect(to).expect("somebody listens"));
+    let connected = from.within(|| TcpStream::connect(to));
+    let far = connected.unwrap_or_else(|error| panic!("connecting to {to}: {error}"));
     let (near, _) = listener.accept().expect("a connection");
     // The far end reads what the near end sends.
     let reader = std::thread::spawn(move || io::copy(&mut &far, &mut io::sink()));

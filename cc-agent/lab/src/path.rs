@@ -139,6 +139,11 @@ fn join(
     (router, router_device): (&Namespace, &str),
     network: u8,
 ) {
+    for namespace in [host, router] {
+        // Otherwise link-local addresses are tentative for a second or two, in which neighbours may
+        // not find each other.
+        namespace.set_sysctl("net/ipv6/conf/default/accept_dad", "0");
+    }
     host.ip(&format!(
         "link add {host_device} type veth peer name {router_device} netns {}",
         router.name()
