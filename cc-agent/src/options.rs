@@ -356,6 +356,15 @@ impl RemoteOptions {
     }
 }
 
+impl ScopeOptions {
+    fn or(self, other: Self) -> Self {
+        first_of!(
+            self, other: cgroup, default, default_local, only_to, never_to, only_via, never_via,
+            restricted,
+        )
+    }
+}
+
 impl RecordingOptions {
     fn or(self, other: Self) -> Self {
         first_of!(

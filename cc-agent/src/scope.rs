@@ -94,20 +94,6 @@ pub struct Served {
 const LOCAL: [&str; 4] = ["127.0.0.0/8", "::1", "169.254.0.0/16", "fe80::/10"];
 
 impl ScopeOptions {
-    /// These options, with those of `other` where these are not given.
-    pub(crate) fn or(self, other: Self) -> Self {
-        Self {
-            cgroup: self.cgroup.or(other.cgroup),
-            default: self.default.or(other.default),
-            default_local: self.default_local.or(other.default_local),
-            only_to: self.only_to.or(other.only_to),
-            never_to: self.never_to.or(other.never_to),
-            only_via: self.only_via.or(other.only_via),
-            never_via: self.never_via.or(other.never_via),
-            restricted: self.restricted.or(other.restricted),
-        }
-    }
-
     /// Checks the options against each other.
     ///
     /// # Errors

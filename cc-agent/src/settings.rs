@@ -124,6 +124,13 @@ impl RunOptions {
         if let Some(ms) = self.remote.patience_ms {
             within("--patience-ms", ms, 1, MAX_PATIENCE_MS)?;
         }
+        let Served {
+            cgroups,
+            default,
+            scope,
+            restricted,
+            text: served,
+        } = self.scope.resolve()?;
         let mut spec = self.policy.policy.clone().unwrap_or_default();
         if let Some(sha256) = &self.policy.policy_sha256 {
             let pinned = spec.pinned(sha256);
@@ -183,13 +190,6 @@ impl RunOptions {
         )
         .with_startup(startup.map_or(Startup::SlowStart, |option| option.0))
         .with_ack_filter(ack_filter);
-        let Served {
-            cgroups,
-            default,
-            scope,
-            restricted,
-            text: served,
-        } = self.scope.resolve()?;
         Ok(Settings {
             datapath: kernel::Options {
                 slots,

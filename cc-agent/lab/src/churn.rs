@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    io::{self, ErrorKind, Write},
+    io::{ErrorKind, Write},
     net::SocketAddr,
     os::fd::AsRawFd,
     sync::{
@@ -12,11 +12,12 @@ use std::{
 };
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
-use socket2::{Domain, Socket, Type};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use socket2::Socket;
 
 use super::{
     Namespace, eventually,
-    tcp::{Worker, for_each_event, raise_descriptor_limit},
+    tcp::{Worker, for_each_event, raise_descriptor_limit, start_connecting},
 };
 
 /// Connections under the kernel's choice of congestion control that send as much as they can. Some
@@ -39,8 +40,6 @@ struct Shared {
 /// largest has.
 const LEAST: u64 = 10_000;
 const OCTAVES: u64 = 7;
-/// Bytes that each sender asks for as its send buffer.
-const SEND_BUFFER: usize = 1 << 16;
 
 /// A connection that sends, and how far it has come.
 struct Member {
@@ -101,8 +100,9 @@ fn send(to: SocketAddr, lasting: usize, passing: usize, shared: &Shared, stop: &
     let data = vec![0; 1 << 14];
     let epoll = Epoll::new(EpollCreateFlags::empty()).expect("a free descriptor");
     let mut members: HashMap<u64, Member> = HashMap::new();
-    let mut sizes = Sizes(0);
-    let join = |members: &mut HashMap<u64, Member>, left| match connect(to) {
+    // The same sizes at each start.
+    let mut random = StdRng::seed_from_u64(0);
+    let join = |members: &mut HashMap<u64, Member>, left| match start_connecting(to, None) {
         Ok(socket) => {
             let token = socket.as_raw_fd() as u64;
             let writable = EpollEvent::new(EpollFlags::EPOLLOUT, token);
@@ -123,7 +123,7 @@ fn send(to: SocketAddr, lasting: usize, passing: usize, shared: &Shared, stop: &
         join(&mut members, None);
     }
     for _ in 0..passing {
-        join(&mut members, Some(sizes.next()));
+        join(&mut members, Some(size(&mut random)));
     }
     for_each_event(&epoll, stop, |token| {
         let Some(member) = members.get_mut(&token) else {
@@ -158,37 +158,14 @@ fn send(to: SocketAddr, lasting: usize, passing: usize, shared: &Shared, stop: &
             let _ = member.socket.set_linger(None);
             members.remove(&token);
             shared.completed.fetch_add(1, Ordering::Relaxed);
-            join(&mut members, Some(sizes.next()));
+            join(&mut members, Some(size(&mut random)));
         }
     });
 }
 
-/// Starts a non-blocking connection; it is complete when the socket becomes writable.
-fn connect(to: SocketAddr) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
-    socket.set_nonblocking(true)?;
-    socket.set_send_buffer_size(SEND_BUFFER)?;
-    // Those that are there at the end are reset, so that full buffers need not be sent first.
-    socket.set_linger(Some(std::time::Duration::ZERO))?;
-    match socket.connect(&to.into()) {
-        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
-        _ => Ok(socket),
-    }
-}
-
-/// Numbers of bytes, uniform in their logarithm: the same at each start.
-struct Sizes(u64);
-
-impl Sizes {
-    fn next(&mut self) -> u64 {
-        // SplitMix64 (Steele, Lea and Flood 2014, doi:10.1145/2660193.2660195).
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let uniform = ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1u64 << 53) as f64;
-        (LEAST as f64 * (uniform * OCTAVES as f64).exp2()) as u64
-    }
+/// Draws how many bytes a connection is to send, uniformly in their logarithm.
+fn size(random: &mut StdRng) -> u64 {
+    (LEAST as f64 * (random.random::<f64>() * OCTAVES as f64).exp2()) as u64
 }
 
 #[cfg(test)]
@@ -197,10 +174,10 @@ mod tests {
 
     #[test]
     fn sizes_are_spread_over_the_octaves() {
-        let mut sizes = Sizes(0);
+        let mut random = StdRng::seed_from_u64(0);
         let mut counts = [0; OCTAVES as usize];
         for _ in 0..7_000 {
-            let octaves = (sizes.next() / LEAST).max(1).ilog2();
+            let octaves = (size(&mut random) / LEAST).max(1).ilog2();
             counts[octaves as usize] += 1;
         }
         assert!(

@@ -2,22 +2,21 @@
 
 use std::{
     collections::HashMap,
-    io::{self, ErrorKind, Write},
+    io::{ErrorKind, Write},
     net::SocketAddr,
     os::fd::AsRawFd,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
-use socket2::{Domain, Socket, Type};
+use socket2::Socket;
 
 use super::{
     Namespace, eventually,
-    tcp::{Worker, for_each_event, raise_descriptor_limit},
+    tcp::{SMALL_SEND_BUFFER, Worker, for_each_event, raise_descriptor_limit, start_connecting},
 };
 
 /// Many connections that all send as much as they can, until the crowd is dropped and resets them.
@@ -35,7 +34,7 @@ struct Counts {
 impl Crowd {
     /// Bytes that each sender asks for as its send buffer. A cwnd of more than these does not limit
     /// it any more; the kernel counts it as limited by the application.
-    pub const SEND_BUFFER: usize = 1 << 16;
+    pub const SEND_BUFFER: usize = SMALL_SEND_BUFFER;
 
     /// Connects `flows` senders from a namespace, under the named congestion control, and waits
     /// until all of them are connected.
@@ -53,7 +52,9 @@ impl Crowd {
         let (ours, name) = (counts.clone(), congestion_control.to_owned());
         let worker = Worker::start(from, move |stop| {
             raise_descriptor_limit();
-            let connect = || connect(to, &name).map_err(|e| eprintln!("connecting to {to}: {e}"));
+            let connect = || {
+                start_connecting(to, Some(&name)).map_err(|e| eprintln!("connecting to {to}: {e}"))
+            };
             let sockets: Vec<Socket> = (0..flows).map_while(|_| connect().ok()).collect();
             let missing = flows - sockets.len();
             ours.failed.fetch_add(missing, Ordering::Relaxed);
@@ -78,21 +79,6 @@ impl Crowd {
     /// Returns the number of senders that could not connect or were disconnected.
     pub fn failed(&self) -> usize {
         self.counts.failed.load(Ordering::Relaxed)
-    }
-}
-
-/// Starts a non-blocking connection; it is complete when the socket becomes writable.
-fn connect(to: SocketAddr, congestion_control: &str) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
-    socket.set_nonblocking(true)?;
-    socket.set_tcp_congestion(congestion_control.as_bytes())?;
-    // A linger time of zero resets the connection at its end, so that thousands of full buffers
-    // need not be sent first. Buffers are small to save memory.
-    socket.set_linger(Some(Duration::ZERO))?;
-    socket.set_send_buffer_size(Crowd::SEND_BUFFER)?;
-    match socket.connect(&to.into()) {
-        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
-        _ => Ok(socket),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    io::Write,
+    io::{self, Write},
     net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpStream},
     os::fd::AsRawFd,
     ptr,
@@ -387,6 +387,30 @@ pub(super) fn for_each_event(epoll: &Epoll, stop: &AtomicBool, mut work: impl Fn
         for event in &events[..count] {
             work(event.data());
         }
+    }
+}
+
+/// Bytes that senders of many connections ask for as their send buffer: little, to save memory.
+pub(super) const SMALL_SEND_BUFFER: usize = 1 << 16;
+
+/// Starts one of many non-blocking connections, with a small send buffer, under the named
+/// congestion control or, with `None`, the kernel's choice. It is complete when the socket becomes
+/// writable. At its end it is reset (a linger time of zero), so that thousands of full buffers need
+/// not be sent first.
+pub(super) fn start_connecting(
+    to: SocketAddr,
+    congestion_control: Option<&str>,
+) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    if let Some(name) = congestion_control {
+        socket.set_tcp_congestion(name.as_bytes())?;
+    }
+    socket.set_linger(Some(Duration::ZERO))?;
+    socket.set_send_buffer_size(SMALL_SEND_BUFFER)?;
+    match socket.connect(&to.into()) {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+        _ => Ok(socket),
     }
 }
 

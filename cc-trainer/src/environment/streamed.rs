@@ -322,6 +322,13 @@ mod tests {
         later.flatten().count()
     }
 
+    /// The step at which an episode begins after the first one of its seat: its rollout and place.
+    fn second_episode(output: &StepOutput) -> (&Rollout, usize) {
+        let begins = |own: &Rollout| own.first[1..].iter().position(Option::is_some);
+        let mut found = (output.rollouts.iter()).filter_map(|own| Some((own, 1 + begins(own)?)));
+        found.next().expect("a new episode")
+    }
+
     /// The flows interleave on their seats; on one seat they follow each other.
     #[test]
     fn a_flow_takes_the_seat_that_another_left_and_begins_an_episode() {
@@ -371,12 +378,7 @@ mod tests {
         assert_eq!(output.episodes.len(), 1);
         assert_eq!(begun(&output), 1);
         // What the last of the learner's decisions led to is known.
-        let first = |own: &&Rollout| own.first[1..].iter().any(Option::is_some);
-        let across = output.rollouts.iter().find(first).expect("a new episode");
-        let at = 1 + across.first[1..]
-            .iter()
-            .position(Option::is_some)
-            .expect("it is there");
+        let (across, at) = second_episode(&output);
         assert!(across.intervals[at] > 0.5);
     }
 
@@ -386,12 +388,7 @@ mod tests {
         let rows = rows.filter(|row| !(10..13).contains(&row.sequence));
         let (output, counts) = stream(rows.map(by("1")), 3, FlowTask::default());
         assert_eq!((output.episodes.len(), counts.foreign), (1, 0));
-        let first = |own: &&Rollout| own.first[1..].iter().any(Option::is_some);
-        let across = output.rollouts.iter().find(first).expect("a new episode");
-        let at = 1 + across.first[1..]
-            .iter()
-            .position(Option::is_some)
-            .expect("it is there");
+        let (across, at) = second_episode(&output);
         assert_eq!((across.reward[at], across.intervals[at]), (0.0, 0.0));
     }
 

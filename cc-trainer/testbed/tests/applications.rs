@@ -45,11 +45,7 @@ fn run(on: Platform, flows: &str, seconds: u64) -> Measured {
     );
     let cubic: Scheme = schemes.expect("both platforms have cubic").remove(0);
     let seconds = Duration::from_secs(seconds);
-    let flow = |flow: &scenario::Flow| FlowSetup {
-        scheme: &cubic,
-        start: flow.start,
-        stop: flow.stop.unwrap_or(seconds),
-    };
+    let flow = |flow: &scenario::Flow| FlowSetup::of(flow, &cubic, seconds);
     let setup = Setup {
         scenario: &scenario,
         flows: scenario.flows.iter().map(flow).collect(),

@@ -172,11 +172,7 @@ fn evaluated(on: Platform, scheme: &str, scenario: &Scenario) -> Result<Run, Str
     );
     let scheme: Scheme = schemes.expect("both platforms have it").remove(0);
     let seconds = Duration::from_secs(10);
-    let flow = |flow: &scenario::Flow| FlowSetup {
-        scheme: &scheme,
-        start: flow.start,
-        stop: flow.stop.unwrap_or(seconds),
-    };
+    let flow = |flow: &scenario::Flow| FlowSetup::of(flow, &scheme, seconds);
     let setup = Setup {
         scenario,
         flows: scenario.flows.iter().map(flow).collect(),

@@ -30,12 +30,22 @@ pub(crate) struct Toolchain {
 }
 
 impl Toolchain {
-    /// The versions of compiler and linker, which determine the bytes of what they build.
+    /// The exact versions of compiler and linker and of the LLVM in each, which determine the bytes
+    /// of what they build.
     pub(crate) fn versions(&self) -> String {
-        let Self { compiler, linker } = self;
-        let about = process::capture(Command::new(compiler.rustc()).arg("--version"));
-        let about = about.unwrap_or_default();
-        format!("{}, linker's LLVM {}", about.trim(), linker.llvm)
+        let about = |program: &Path, argument| {
+            process::capture(Command::new(program).arg(argument)).unwrap_or_default()
+        };
+        let (compiler, linker) = (self.compiler.rustc(), &self.linker.path);
+        let compiler = about(&compiler, "-vV");
+        let linkers_llvm = Linker::about_llvm(linker).unwrap_or_default();
+        format!(
+            "{} with LLVM {}, {} with LLVM {}",
+            compiler.lines().next().unwrap_or_default(),
+            llvm_version(&compiler).unwrap_or_default(),
+            about(linker, "--version").trim(),
+            llvm_version(&linkers_llvm).unwrap_or_default()
+        )
     }
 }
 
@@ -90,6 +100,12 @@ pub(crate) struct Linker {
 impl Linker {
     /// Asks the bpf-linker at `path` for the version of its LLVM; `None` when it does not run.
     pub(super) fn probe(path: PathBuf) -> Option<Self> {
+        let llvm = parse_llvm(&Self::about_llvm(&path)?)?;
+        Some(Self { path, llvm })
+    }
+
+    /// What the LLVM of the bpf-linker at `path` says of itself; `None` when it does not run.
+    fn about_llvm(path: &Path) -> Option<String> {
         // Its own --version does not name the LLVM, but LLVM's does. An output and an input are
         // mandatory; neither is read or written.
         let arguments = [
@@ -98,9 +114,7 @@ impl Linker {
             "/dev/null",
             "/dev/null",
         ];
-        let text = process::capture(Command::new(&path).args(arguments))?;
-        let llvm = parse_llvm(&text)?;
-        Some(Self { path, llvm })
+        process::capture(Command::new(path).args(arguments))
     }
 
     /// Whether the linker reads the compiler's bitcode: LLVM reads that of every older LLVM, but
@@ -205,15 +219,21 @@ fn parse_rustc(verbose: &str) -> Option<(Release, u32)> {
     Some((parse_release(field("release: ")?)?, parse_llvm(verbose)?))
 }
 
-/// Parses the major version of the first "LLVM version MAJOR.MINOR.PATCH" (rustc writes a colon
-/// after "version").
-fn parse_llvm(text: &str) -> Option<u32> {
+/// Finds the first "LLVM version MAJOR.MINOR.PATCH" (rustc writes a colon after "version"), and
+/// returns what follows the words, up to the next space.
+fn llvm_version(text: &str) -> Option<&str> {
     let (_, version) = text.split_once("LLVM version")?;
-    let digits = version.trim_start_matches([':', ' ']);
-    let end = digits
+    let version = version.trim_start_matches([':', ' ']);
+    version.split_whitespace().next()
+}
+
+/// Parses the major version of the first "LLVM version MAJOR.MINOR.PATCH".
+fn parse_llvm(text: &str) -> Option<u32> {
+    let version = llvm_version(text)?;
+    let end = version
         .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(digits.len());
-    digits[..end].parse().ok()
+        .unwrap_or(version.len());
+    version[..end].parse().ok()
 }
 
 /// Parses the directories in the output of `rustup toolchain list --verbose`: the last column of

@@ -264,14 +264,12 @@ impl Flows {
         seed: u64,
         delay: AgentDelay,
     ) -> Setup<'a> {
-        let flow = |flow: &cc_sim::scenario::Flow| FlowSetup {
-            scheme,
-            start: flow.start,
-            stop: flow.stop.map_or(self.length, |stop| stop.min(self.length)),
-        };
+        let flows = link.flows.iter();
         Setup {
             scenario: link,
-            flows: link.flows.iter().map(flow).collect(),
+            flows: flows
+                .map(|flow| FlowSetup::of(flow, scheme, self.length))
+                .collect(),
             seconds: self.length,
             seed,
             slot,

@@ -13,8 +13,8 @@ use ratatui::{
     layout::{Constraint, Layout, Position, Rect},
     style::{Color, Modifier, Style},
     symbols::Marker,
-    text::{Line, Span},
-    widgets::{Axis, Block, Chart, Dataset, GraphType, LineGauge, Paragraph, Widget, Wrap},
+    text::{Line, Span, Text},
+    widgets::{Axis, Block, Chart, Dataset, GraphType, LineGauge, Widget},
 };
 
 /// Rows of the graphs, with what is above and below them.
@@ -79,12 +79,10 @@ impl Graphs {
 
     /// Prints a line above the graphs.
     pub(super) fn say(&mut self, line: &str) {
-        let width = self.terminal.get_frame().area().width.max(1);
-        let rows = (line.chars().count() as u16).div_ceil(width).max(1);
-        let text = Paragraph::new(line).wrap(Wrap { trim: false });
-        let _ = self
-            .terminal
-            .insert_before(rows, |buffer| text.render(buffer.area, buffer));
+        let text = broken(line, self.terminal.get_frame().area().width.into());
+        let _ = self.terminal.insert_before(text.height() as u16, |buffer| {
+            text.render(buffer.area, buffer);
+        });
         self.draw();
     }
 
@@ -96,6 +94,14 @@ impl Graphs {
         let _ = self.terminal.show_cursor();
         let _ = writeln!(io::stderr());
     }
+}
+
+/// A line broken into rows of that many characters, none of which is lost.
+fn broken(line: &str, width: usize) -> Text<'static> {
+    let letters: Vec<char> = line.chars().collect();
+    let rows = letters.chunks(width.max(1));
+    rows.map(|row| Line::from(row.iter().collect::<String>()))
+        .collect()
 }
 
 /// What has been seen so far, which the graphs show.
@@ -411,6 +417,15 @@ mod tests {
         // A run that is repeated leaves nothing of its first try.
         second(&mut past, "beside-cubic", "cubic", 1, &[8.0, 15.0]);
         assert_eq!(past.runs.last().map(|run| run.rates[0].len()), Some(1));
+    }
+
+    #[test]
+    fn a_long_line_is_broken_and_nothing_of_it_is_lost() {
+        let line = "alone rlcc #1  22.72 Mbit/s  INVALID: a-word-that-is-longer-than-a-row-is-wide";
+        let text = broken(line, 20);
+        assert_eq!(text.height(), line.len().div_ceil(20));
+        let rows = text.lines.iter().map(ToString::to_string);
+        assert_eq!(rows.collect::<String>(), line);
     }
 
     #[test]

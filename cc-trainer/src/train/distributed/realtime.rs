@@ -429,11 +429,7 @@ impl<'a> Serving<'a> {
             })
             .collect();
         let flows = (scenario.flows.iter().zip(&schemes))
-            .map(|(flow, scheme)| FlowSetup {
-                scheme,
-                start: flow.start.min(*length),
-                stop: flow.stop.map_or(*length, |stop| stop.min(*length)),
-            })
+            .map(|(flow, scheme)| FlowSetup::of(flow, scheme, *length))
             .collect();
         let slot = self.pair.fetch_add(1, Relaxed) % PAIRS;
         let sender = IpAddr::V4(Addresses::nth(slot).near);

@@ -161,11 +161,7 @@ impl<'a> Plan<'a> {
     pub(crate) fn setup(&self, job: Job, slot: u16) -> Setup<'_> {
         let seconds = self.length(job);
         let scenario = self.scenario(job);
-        let flow = |flow: &Flow| FlowSetup {
-            scheme: self.scheme(job, flow),
-            start: flow.start,
-            stop: flow.stop.map_or(seconds, |stop| stop.min(seconds)),
-        };
+        let flow = |flow: &Flow| FlowSetup::of(flow, self.scheme(job, flow), seconds);
         Setup {
             scenario,
             flows: scenario.flows.iter().map(flow).collect(),

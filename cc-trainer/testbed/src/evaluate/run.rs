@@ -16,7 +16,7 @@ use crate::{
     summary::{MessageRecord, Platform, Run, Series},
 };
 use cc_sim::{
-    scenario::Scenario,
+    scenario::{Flow, Scenario},
     sim::{agent::AgentDelay, application_seed},
 };
 
@@ -58,6 +58,17 @@ pub struct FlowSetup<'a> {
     pub start: Duration,
     /// Scenario time at which the flow stops.
     pub stop: Duration,
+}
+
+impl<'a> FlowSetup<'a> {
+    /// A scenario's flow under this scheme, in a run of this length.
+    pub fn of(flow: &Flow, scheme: &'a Scheme, seconds: Duration) -> Self {
+        Self {
+            scheme,
+            start: flow.start.min(seconds),
+            stop: flow.stop.map_or(seconds, |stop| stop.min(seconds)),
+        }
+    }
 }
 
 /// Progress of a run: measurements of the second before `at`.
