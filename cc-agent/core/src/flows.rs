@@ -126,6 +126,12 @@ impl<T> FlowTable<T> {
         entry.is_some_and(|entry| entry.generation == id.generation)
     }
 
+    /// Whether the flow is live and its window `index` has not arrived.
+    pub(crate) fn awaits(&self, id: FlowId, index: u32) -> bool {
+        let entry = self.slots.get(id.slot as usize).and_then(Option::as_ref);
+        entry.is_some_and(|entry| entry.generation == id.generation && entry.newest < index)
+    }
+
     /// Whether another flow than this one has its slot.
     pub(crate) fn is_succeeded(&self, id: FlowId) -> bool {
         let entry = self.slots.get(id.slot as usize).and_then(Option::as_ref);

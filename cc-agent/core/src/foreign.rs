@@ -4,11 +4,14 @@
 //! Pure, as [`crate::agent`] is: records come in with the time, rows come out. [`crate::flows`] has
 //! the life of a flow.
 
+pub mod groups;
+
 use std::{collections::HashMap, sync::Arc};
 
-use cc_ebpf::{Feature, Flow, OpenedRecord, Record, WindowRecord};
+use cc_ebpf::{ClosedRecord, Feature, Flow, OpenedRecord, Record, WindowRecord};
 use serde::Serialize;
 
+use self::groups::{Grouping, Groups};
 use crate::{
     flows::{FlowCounts, FlowId, FlowTable, FollowFlows, initial_cwnd_bytes},
     interface::Interface,
@@ -39,12 +42,15 @@ pub struct ForeignFlows {
     interface: Interface,
     flows: FlowTable<ForeignFlow>,
     recording: Option<Recording>,
+    groups: Option<Groups>,
 }
 
 /// What is kept of a flow.
 #[derive(Debug)]
 pub(crate) struct ForeignFlow {
     congestion_control: Arc<str>,
+    /// Id of the socket's cgroup; 0 when unknown.
+    cgroup: u64,
     last: Option<WindowRecord>,
     /// What was measured since the window before that one.
     measured: Measured,
@@ -68,6 +74,7 @@ impl ForeignFlows {
             flows: FlowTable::new(slots, window_ns),
             interface,
             recording: None,
+            groups: None,
         }
     }
 
@@ -86,10 +93,32 @@ impl ForeignFlows {
         });
     }
 
+    /// Starts to sum up what flows do by congestion control and cgroup, of every flow that opens
+    /// from now on.
+    pub fn start_groups(&mut self, grouping: Grouping) {
+        self.groups = Some(Groups::new(grouping));
+    }
+
+    /// The sums by congestion control and cgroup, if [`Self::start_groups`] was called.
+    pub fn groups(&mut self) -> Option<&mut Groups> {
+        self.groups.as_mut()
+    }
+
     /// Takes a record. `read` reads the flow's state from a slot, for a flow whose opened record
-    /// was lost.
+    /// was lost, or for what a flow that closes has done since its last window.
     pub fn on_record(&mut self, record: &Record, read: impl FnOnce(u32) -> Option<Flow>) {
-        self.follow(record, read);
+        if let Record::Closed(closed) = record {
+            self.sum_up_rest(closed, read);
+            self.follow(record, |_| None);
+        } else {
+            self.follow(record, read);
+        }
+    }
+
+    /// Closes the flows that two calls in a row have not found, because their closed records were
+    /// lost. `occupant` returns the generation of the flow that is live in a slot.
+    pub fn close_lost(&mut self, occupant: impl FnMut(u32) -> Option<u32>) {
+        FollowFlows::close_lost(self, occupant);
     }
 
     /// Closes the windows of flows that have fallen silent, and returns them: those that ended 5 ms
@@ -135,6 +164,25 @@ impl ForeignFlows {
         self.flows.live()
     }
 
+    /// Adds to the sums what a flow that closes has done since its last window: of a flow that is
+    /// shorter than a window this is all. Its slot still has it, as slots rest before their next
+    /// flow.
+    fn sum_up_rest(&mut self, closed: &ClosedRecord, read: impl FnOnce(u32) -> Option<Flow>) {
+        let id = FlowId::from(&closed.header);
+        let window_ns = self.interface.datapath_settings().window_ns;
+        let Some(groups) = &mut self.groups else {
+            return;
+        };
+        let rest = read(id.slot).filter(|flow| FlowId::from(flow) == id);
+        let rest = rest.and_then(|flow| last_window(&flow, closed.header.time_ns, window_ns));
+        if let Some(window) = rest.filter(|window| self.flows.awaits(id, window.index))
+            && let Some(flow) = self.flows.get_mut(id)
+        {
+            let measured = Measured::following(flow.last.as_ref(), &window);
+            groups.window(flow.cgroup, &flow.congestion_control, &window, measured);
+        }
+    }
+
     /// The live flows by congestion control, in the order of the names.
     pub fn reports(&self) -> Vec<CongestionControlReport> {
         let mut reports: Vec<CongestionControlReport> = Vec::new();
@@ -169,8 +217,16 @@ impl FollowFlows for ForeignFlows {
             let episode = EpisodeRows::begin(&mut recording.rows, identity, initial);
             (header, episode)
         });
+        if let Some(groups) = &mut self.groups {
+            groups.opened(
+                identity.cgroup_id,
+                &congestion_control,
+                opened.header.time_ns,
+            );
+        }
         ForeignFlow {
             congestion_control,
+            cgroup: identity.cgroup_id,
             last: None,
             measured: Measured::default(),
             rows,
@@ -187,6 +243,14 @@ impl FollowFlows for ForeignFlows {
         };
         let former = flow.last.replace(window);
         flow.measured = Measured::following(former.as_ref(), &window);
+        if let Some(groups) = &mut self.groups {
+            groups.window(
+                flow.cgroup,
+                &flow.congestion_control,
+                &window,
+                flow.measured,
+            );
+        }
         if let (Some(recording), Some((header, episode))) = (&mut self.recording, &mut flow.rows) {
             if let Some(former) = former {
                 let decision = implied_decision(&self.interface, &former, &window);
@@ -199,6 +263,9 @@ impl FollowFlows for ForeignFlows {
     }
 
     fn on_closed(&mut self, flow: ForeignFlow) {
+        if let Some(groups) = &mut self.groups {
+            groups.closed(flow.cgroup, &flow.congestion_control);
+        }
         if let (Some((_, episode)), Some(recording)) = (flow.rows, &mut self.recording) {
             episode.finish(&mut recording.rows, true);
         }
@@ -230,15 +297,29 @@ impl CongestionControlReport {
     }
 
     fn add(&mut self, flow: &ForeignFlow) {
-        let srtt_us = flow.last.as_ref().map_or(0.0, |window| {
-            window
-                .features
-                .mean(Feature::SmoothedRtt as usize, window.acks)
-        });
+        let srtt_ms = flow.last.as_ref().map_or(0.0, srtt_ms);
         self.flows += 1;
         self.rate_mbps += flow.measured.throughput_mbps();
-        self.srtt_ms += (srtt_us / 1e3 - self.srtt_ms) / self.flows as f64;
+        self.srtt_ms += (srtt_ms - self.srtt_ms) / self.flows as f64;
     }
+}
+
+/// Mean smoothed RTT over the ACKs of a window, ms; 0 without an ACK.
+fn srtt_ms(window: &WindowRecord) -> f64 {
+    let features = &window.features;
+    features.mean(Feature::SmoothedRtt as usize, window.acks) / 1e3
+}
+
+/// The window that was under way when a flow closed; `None` when it had no ACK. It ends with the
+/// flow, or after `window_ns` if nothing came after that.
+fn last_window(flow: &Flow, closed_ns: u64, window_ns: u64) -> Option<WindowRecord> {
+    let mut window = flow.window;
+    window.header.time_ns = closed_ns.min(window.start_ns.saturating_add(window_ns));
+    if window.mss == 0 {
+        // No window was closed before, which would have left its MSS.
+        window.mss = flow.opened.identity.mss;
+    }
+    (window.acks > 0).then_some(window)
 }
 
 /// What the congestion control did after a window, as a decision: the action nearest to its change

@@ -239,3 +239,85 @@ fn without_a_recording_there_are_no_rows() {
     assert!(foreign.take_rows().is_empty());
     assert_eq!(foreign.live(), 0);
 }
+
+/// The sums of the only group.
+fn sums(foreign: &mut ForeignFlows) -> groups::Sums {
+    let groups = foreign.groups().expect("they were started");
+    groups.name(0, |id| (id == 7).then_some("/web"));
+    let all = groups.all();
+    assert_eq!(all.len(), 1);
+    assert_eq!(
+        (&*all[0].cgroup, &*all[0].congestion_control),
+        ("/web", "cubic")
+    );
+    all[0].sums.clone()
+}
+
+fn grouped() -> ForeignFlows {
+    let mut foreign = ForeignFlows::new(Interface::default(), 8);
+    foreign.start_groups(Grouping {
+        depth: None,
+        places: 4,
+    });
+    let identity = Identity {
+        cgroup_id: 7,
+        ..identity("cubic")
+    };
+    let record = OpenedRecord {
+        header: Header::of::<OpenedRecord>(0, 1, 0),
+        identity,
+    };
+    feed(&mut foreign, &Record::Opened(record));
+    foreign
+}
+
+#[test]
+fn what_a_flow_has_done_since_its_last_window_counts_when_it_closes() {
+    for (in_slot, generation, expected) in [(2, 1, 2), (1, 1, 1), (2, 9, 1)] {
+        let mut foreign = grouped();
+        feed_windows(&mut foreign, 0, &[(1, 10)]);
+        assert_eq!(sums(&mut foreign).open, 1);
+        // The slot as the datapath leaves it: with a window that is under way, or with one that has
+        // arrived, or with that of the next flow.
+        let mut flow = Flow::zeroed();
+        flow.generation = generation;
+        flow.window = window(0, in_slot, 10);
+        let mut closed = ClosedRecord::zeroed();
+        closed.header = Header::of::<ClosedRecord>(0, 1, 250 * MS);
+        foreign.on_record(&Record::Closed(closed), |_| Some(flow));
+        let sums = sums(&mut foreign);
+        assert_eq!((sums.open, sums.opened), (0, 1));
+        assert_eq!(sums.windows, expected);
+        assert_eq!(sums.measured.acked_bytes, expected * 14_480);
+        assert_eq!(sums.srtt.len(), expected);
+    }
+}
+
+#[test]
+fn a_flow_shorter_than_a_window_counts_when_it_closes() {
+    let mut foreign = grouped();
+    let mut flow = Flow::zeroed();
+    flow.generation = 1;
+    flow.opened.identity = identity("cubic");
+    flow.window = window(0, 1, 10);
+    flow.window.start_ns = 0;
+    flow.window.mss = 0;
+    flow.window.marked = 3;
+    let mut closed = ClosedRecord::zeroed();
+    closed.header = Header::of::<ClosedRecord>(0, 1, 40 * MS);
+    foreign.on_record(&Record::Closed(closed), |_| Some(flow));
+    let sums = sums(&mut foreign);
+    assert_eq!(sums.measured.ns, 40 * MS, "until it closed");
+    assert_eq!(sums.measured.marked_bytes, 3 * 1_448);
+    assert_eq!(foreign.counts().windows, 0, "no record of it was sent");
+}
+
+#[test]
+fn a_flow_whose_closing_was_lost_is_open_no_more() {
+    let mut foreign = grouped();
+    foreign.close_lost(|_| Some(1));
+    foreign.close_lost(|_| None);
+    assert_eq!(sums(&mut foreign).open, 1, "it may have been changing");
+    foreign.close_lost(|_| None);
+    assert_eq!(sums(&mut foreign).open, 0);
+}

@@ -52,6 +52,15 @@ impl Distribution {
         self.count(ms, 1);
     }
 
+    /// Adds the durations of another distribution with the same ranges.
+    pub fn merge(&mut self, other: &Self) {
+        debug_assert_eq!(self.upper_ms, other.upper_ms);
+        for (count, more) in self.counts.iter_mut().zip(&other.counts) {
+            *count += more;
+        }
+        self.sum_ms += other.sum_ms;
+    }
+
     /// How many durations there are in all ranges together.
     pub fn len(&self) -> u64 {
         self.counts.iter().sum()
