@@ -58,8 +58,8 @@ pub struct Cli {
 enum Subcommands {
     /// Register the congestion control and serve its flows until Ctrl-C.
     Run(RunArgs),
-    /// Watch the flows of other congestion controls, and record them as `run` records its own,
-    /// without changing anything.
+    /// Watch flows of any congestion control, without changing anything: record them as `run`
+    /// records its own, or serve metrics of them by congestion control and cgroup.
     Observe(Box<ObserveOptions>),
     /// Report what this host lacks to run the agent, with the remedies. Exits with 0 when it lacks
     /// nothing.

@@ -21,7 +21,7 @@ mod shared;
 pub mod struct_ops;
 pub mod sysctl;
 
-pub use cgroup::cgroup_id;
+pub use cgroup::{CgroupPaths, cgroup_id};
 pub use datapath::{Datapath, Options};
 pub use inheritance::Inheritance;
 pub use object::object_sha256;

@@ -1,11 +1,14 @@
-//! `cc-agent metrics`: the state of a running agent for monitoring systems, over HTTP.
+//! What monitoring systems are told over HTTP: the state of a running agent, by `cc-agent metrics`,
+//! and what flows of any congestion control do, by `cc-agent observe --metrics`.
 //!
-//! A process of its own that asks the agent over its Unix socket at each scrape. It needs no
-//! privileges but access to that socket, and the agent opens no port.
+//! The first is a process of its own that asks the agent over its Unix socket at each scrape. It
+//! needs no privileges but access to that socket, and the agent opens no port.
 
 mod exposition;
+mod observed;
 #[cfg(test)]
 mod operations;
+mod page;
 mod server;
 
 use std::{net::SocketAddr, path::PathBuf};
@@ -20,6 +23,8 @@ use tokio::{
 use tracing::info;
 
 pub use exposition::encode;
+pub(crate) use observed::{Losses, Observed, Question};
+pub(crate) use server::serve_observed;
 
 /// Where an exporter of the agent's metrics listens.
 #[derive(Args, Debug)]

@@ -1,8 +1,10 @@
-//! `cc-agent observe`: records of flows that run other congestion controls come in, rows go out,
-//! and the flows are left as they are.
+//! `cc-agent observe`: records of flows that run other congestion controls come in, rows and
+//! metrics go out, and the flows are left as they are.
 
+mod exporter;
 mod selection;
 
+pub use exporter::ExporterOptions;
 pub use selection::{CongestionControl, SelectionError, SelectionOptions};
 
 use std::time::Duration;
@@ -21,6 +23,7 @@ use crate::{
         observer::{self, Way},
         privileges::{self, Capabilities},
     },
+    metrics::{Losses, Observed, Question},
     options::{PolicyOptions, RecordingOptions, RunOptions},
     recording_setup::RecordingSettings,
     settings::Settings,
@@ -28,11 +31,14 @@ use crate::{
 };
 use cc_core::foreign::{CongestionControlReport, ForeignFlows};
 use cc_recording::Recorder;
+use exporter::Exporter;
 
 /// Records taken at once, at most.
 const DRAIN: usize = 4_096;
 /// Time between two log lines.
 const LOG_PERIOD: Duration = Duration::from_secs(5);
+/// Time between two looks for the names of new flows' cgroups.
+const NAMING_PERIOD: Duration = Duration::from_secs(1);
 
 /// Options of `cc-agent observe`.
 #[derive(Args, Clone, Debug, Default)]
@@ -53,6 +59,9 @@ pub struct ObserveOptions {
 
     #[command(flatten)]
     recording: RecordingOptions,
+
+    #[command(flatten)]
+    metrics: ExporterOptions,
 
     /// Stop after this many seconds [default: never].
     #[arg(long, value_name = "SECS")]
@@ -78,11 +87,12 @@ impl ObserveOptions {
             }
         }
         let by = self.by;
+        let exporter = self.metrics.listen()?;
         let settings = self.into_run_options().resolve()?;
         let duration = settings.duration;
         let ends = [SignalKind::interrupt(), SignalKind::terminate()];
         let mut shutdown = Shutdown::on_signals(&ends, Capabilities::NONE)?;
-        let mut observation = Observation::start(settings, selection, by)?;
+        let mut observation = Observation::start(settings, selection, by, exporter)?;
         shutdown.after(duration);
         tokio::select! {
             outcome = observation.run() => outcome?,
@@ -112,8 +122,9 @@ struct Observation {
     observer: Observer,
     flows: ForeignFlows,
     recorder: Option<Recorder>,
-    /// Flows without a slot, records lost and ACKs missed, as of the last warning.
-    warned: [u64; 3],
+    exporter: Option<Exporter>,
+    /// What had escaped it as of the last warning.
+    warned: Losses,
 }
 
 impl Observation {
@@ -121,6 +132,7 @@ impl Observation {
         settings: Settings,
         selection: Selection,
         by: Option<Way>,
+        exporter: Option<Exporter>,
     ) -> Result<Self, anyhow::Error> {
         let interface = settings.policy.interface().clone();
         let options = observer::Options {
@@ -147,6 +159,9 @@ impl Observation {
             flows.start_recording(header, begun.session.episodes(), begun.addresses);
             recorder = Some(begun.recorder);
         }
+        if let Some(exporter) = &exporter {
+            flows.start_groups(exporter.grouping());
+        }
         let way = observer.way();
         let how = if way.has_rate_samples() {
             "each ACK with its rate sample"
@@ -158,7 +173,8 @@ impl Observation {
             observer,
             flows,
             recorder,
-            warned: [0; 3],
+            exporter,
+            warned: Losses::default(),
         })
     }
 
@@ -167,6 +183,8 @@ impl Observation {
         let mut log = interval(LOG_PERIOD);
         log.set_missed_tick_behavior(MissedTickBehavior::Skip);
         log.tick().await;
+        let mut naming = interval(NAMING_PERIOD);
+        naming.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {
             self.close_silent_windows();
             self.record();
@@ -185,7 +203,10 @@ impl Observation {
                 _ = log.tick() => {
                     info!("{}", self.summary());
                     self.warn_of_losses()?;
+                    self.close_lost();
                 }
+                _ = naming.tick(), if self.exporter.is_some() => self.name_cgroups(),
+                question = exporter::question(self.exporter.as_mut()) => self.answer(question)?,
             }
         }
     }
@@ -224,6 +245,40 @@ impl Observation {
         self.flows.close_silent(now_ns, |slot| observer.flow(slot));
     }
 
+    /// Closes the flows whose closed records were lost with others.
+    fn close_lost(&mut self) {
+        if self.warned.records_dropped > 0 {
+            let observer = &self.observer;
+            self.flows.close_lost(|slot| observer.occupant(slot));
+        }
+    }
+
+    /// Gives the cgroups of new flows their names.
+    fn name_cgroups(&mut self) {
+        if let (Some(exporter), Some(groups)) = (&mut self.exporter, self.flows.groups()) {
+            exporter.name(groups, clock::now_ns());
+        }
+    }
+
+    /// Answers a scrape with what there is now.
+    fn answer(&mut self, question: Question) -> Result<(), kernel::Error> {
+        let losses = self.losses()?;
+        let live = self.flows.live() as u64;
+        if let Some(groups) = self.flows.groups() {
+            let seen = Observed {
+                way: self.observer.way().to_string(),
+                slots: self.observer.slots() as u64,
+                live,
+                cgroups: groups.places_taken() as u64,
+                losses,
+                groups: groups.all(),
+            };
+            // The scrape may have been given up.
+            let _ = question.send(seen);
+        }
+        Ok(())
+    }
+
     /// Hands finished rows to the recorder.
     fn record(&mut self) {
         if let Some(recorder) = &mut self.recorder {
@@ -257,25 +312,26 @@ impl Observation {
         text
     }
 
+    /// What has escaped the observer so far.
+    fn losses(&self) -> Result<Losses, kernel::Error> {
+        let counters = self.observer.counters()?;
+        Ok(Losses {
+            flows_without_slot: counters[Counter::FlowsWithoutSlot as usize],
+            records_dropped: counters[Counter::RecordsDropped as usize],
+            acks_missed: self.observer.missed(),
+        })
+    }
+
     /// Warns of what was lost since the last call.
     fn warn_of_losses(&mut self) -> Result<(), kernel::Error> {
-        let counters = self.observer.counters()?;
-        let now = [
-            counters[Counter::FlowsWithoutSlot as usize],
-            counters[Counter::RecordsDropped as usize],
-            self.observer.missed(),
-        ];
-        let texts = [
-            "flows found no slot and were not observed: raise --slots, or select fewer flows",
-            "records were lost because the agent was behind",
-            "ACKs were missed because a traced program was interrupted by another ACK on its CPU",
-        ];
-        for ((now, before), text) in now.iter().zip(self.warned).zip(texts) {
-            if *now > before {
-                warn!("{} {text}", now - before);
+        let losses = self.losses()?;
+        let before = self.warned.each();
+        for ((_, count, meaning), (_, before, _)) in losses.each().into_iter().zip(before) {
+            if count > before {
+                warn!("{} {meaning}", count - before);
             }
         }
-        self.warned = now;
+        self.warned = losses;
         Ok(())
     }
 }

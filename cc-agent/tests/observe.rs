@@ -6,7 +6,8 @@
 use std::{
     collections::BTreeMap,
     fs,
-    io::{BufRead, BufReader, Read},
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
     os::unix::fs::MetadataExt,
     process::{Child, ChildStderr, Command, ExitCode, Stdio},
 };
@@ -53,6 +54,8 @@ fn main() -> ExitCode {
         nothing_is_left_in_the_kernel,
         the_command_records_windows_and_changes_of_cwnd,
         a_killed_observer_leaves_nothing,
+        metrics_tell_congestion_controls_and_cgroups_apart,
+        metrics_are_of_a_bounded_number_of_cgroups,
         bad_input_is_refused,
     ])
 }
@@ -659,6 +662,8 @@ fn nothing_is_left_in_the_kernel() {
 /// A running `cc-agent observe`. It is killed when it is dropped.
 struct Observing {
     child: Child,
+    /// What it logged until it was attached.
+    start: String,
     log: BufReader<ChildStderr>,
 }
 
@@ -667,13 +672,40 @@ impl Observing {
     fn start(arguments: &[&str]) -> Self {
         let mut child = observe(arguments).spawn().expect("our own binary");
         let log = BufReader::new(child.stderr.take().expect("it is piped"));
-        let mut command = Self { child, log };
-        let mut text = String::new();
-        while !text.contains("observing up to") {
-            let read = command.log.read_line(&mut text).expect("text");
-            assert!(read > 0, "it ended: {text}");
+        let start = String::new();
+        let mut command = Self { child, start, log };
+        while !command.start.contains("observing up to") {
+            let read = command.log.read_line(&mut command.start).expect("text");
+            assert!(read > 0, "it ended: {}", command.start);
         }
         command
+    }
+
+    /// The samples of its metrics, by name and labels.
+    fn scrape(&self) -> BTreeMap<String, f64> {
+        let (_, address) = self.start.split_once("on http://").expect("it serves");
+        let (address, _) = address.split_once('/').expect("it names the page");
+        let mut stream = TcpStream::connect(address).expect("it listens");
+        // Without chunks, as HTTP 1.0 has none.
+        write!(stream, "GET /metrics HTTP/1.0\r\n\r\n").expect("it reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        let (_, page) = answer.split_once("\r\n\r\n").expect("a head");
+        assert!(page.ends_with("# EOF\n"), "{answer}");
+        let samples = page.lines().filter(|line| !line.starts_with('#'));
+        let samples = samples.map(|line| line.rsplit_once(' ').expect("a value"));
+        let value = |text: &str| text.parse().expect("a number");
+        samples
+            .map(|(name, text)| (name.to_owned(), value(text)))
+            .collect()
+    }
+
+    /// Waits until a page has what `find` looks for.
+    fn eventually<T>(&self, what: &str, find: impl Fn(&Page) -> Option<T>) -> (Page, T) {
+        eventually(what, || {
+            let page = Page(self.scrape());
+            find(&page).map(|found| (page, found))
+        })
     }
 
     fn pid(&self) -> u32 {
@@ -787,6 +819,158 @@ fn a_killed_observer_leaves_nothing() {
     flow.advance(200_000);
 }
 
+/// The samples of a page, by name and labels.
+struct Page(BTreeMap<String, f64>);
+
+impl Page {
+    /// A figure of the flows under a congestion control in a cgroup.
+    fn of(&self, metric: &str, congestion_control: &str, cgroup: &str) -> Option<f64> {
+        let labels = format!("congestion_control=\"{congestion_control}\",cgroup=\"{cgroup}\"");
+        let name = format!("rlcc_observed_{metric}{{{labels}}}");
+        self.0.get(&name).copied()
+    }
+
+    /// How many congestion controls in cgroups have flows, or had.
+    fn groups(&self) -> usize {
+        let names = self.0.keys();
+        names
+            .filter(|name| name.starts_with("rlcc_observed_flows{"))
+            .count()
+    }
+
+    /// Asserts that no count of an earlier page is missing or has fallen.
+    fn assert_follows(&self, before: &Self) {
+        for (name, before) in &before.0 {
+            let family = name.split('{').next().expect("a name");
+            let counts = ["_total", "_bucket", "_count", "_sum"];
+            if counts.iter().any(|suffix| family.ends_with(suffix)) {
+                let now = self.0.get(name).copied();
+                assert!(now.is_some_and(|now| now >= *before), "{name}: {now:?}");
+            }
+        }
+    }
+}
+
+/// Two cgroups, or nothing where there can be none.
+fn two_cgroups() -> Option<[Cgroup; 2]> {
+    let make = || {
+        Cgroup::new()
+            .inspect_err(|reason| eprintln!("SKIPPED: {reason}"))
+            .ok()
+    };
+    Some([make()?, make()?])
+}
+
+/// The label of a cgroup directly below the root.
+fn label_of(cgroup: &Cgroup) -> String {
+    let name = cgroup.directory().file_name().expect("it has a name");
+    format!("/{}", name.to_str().expect("ASCII"))
+}
+
+fn metrics_tell_congestion_controls_and_cgroups_apart() {
+    let Some([shared, alone]) = two_cgroups() else {
+        return;
+    };
+    let network = Network::through(ROOMY);
+    let port = network.sink.port().to_string();
+    let command = Observing::start(&["--metrics", "127.0.0.1:0", "--port", &port]);
+    let (page, _) = command.eventually("it answers", |page| Some(page.groups()));
+    assert_eq!(page.groups(), 0, "no flow, no group");
+
+    let name = unique_name();
+    let agent = Tap::serve(&datapath_options(&name));
+    agent.decide_by(|_| Some(40));
+    let groups = [(&shared, &*name), (&shared, "reno"), (&alone, "reno")];
+    let flows = groups.map(|(cgroup, control)| cgroup.within(|| network.connect(control)));
+    let amounts = [400_000, 200_000, 100_000];
+    for (flow, amount) in flows.iter().zip(amounts) {
+        flow.send(amount);
+        at_rest(flow);
+    }
+    let (page, _) = command.eventually("each group has its flow", |page| {
+        let open = groups.map(|(cgroup, name)| page.of("flows", name, &label_of(cgroup)));
+        (open == [Some(1.0); 3]).then_some(())
+    });
+    assert_eq!(page.groups(), 3);
+    let infos = flows.each_ref().map(Flow::finish);
+    drop(flows);
+
+    let (after, _) = command.eventually("the flows have closed", |page| {
+        let open = groups.map(|(cgroup, name)| page.of("flows", name, &label_of(cgroup)));
+        (open == [Some(0.0); 3]).then_some(())
+    });
+    after.assert_follows(&page);
+    let exact = after
+        .0
+        .keys()
+        .any(|name| name.starts_with("rlcc_observer_info") && name.contains("way=\"fentry\""));
+    for (((cgroup, control), amount), info) in groups.into_iter().zip(amounts).zip(infos) {
+        let label = label_of(cgroup);
+        let figure = |metric: &str| {
+            let value = after.of(metric, control, &label);
+            value.unwrap_or_else(|| panic!("{metric} of {control} in {label}"))
+        };
+        let amount = amount as f64;
+        assert_eq!(figure("opened_flows_total"), 1.0);
+        // Whole segments count.
+        let acked = figure("acked_bytes_total");
+        assert!((amount / 2.0..2.0 * amount).contains(&acked), "{acked}");
+        let sent = figure("sent_bytes_total");
+        if exact {
+            assert_eq!(
+                sent, info.bytes_sent as f64,
+                "the last window counts as well"
+            );
+        }
+        assert!(sent >= amount / 2.0 && sent <= info.bytes_sent as f64);
+        assert_eq!(figure("lost_bytes_total"), 0.0, "the queue is roomy");
+        assert!(figure("sending_seconds_total") > 0.0);
+        let windows = figure("windows_total");
+        assert!(windows >= 1.0);
+        for histogram in ["srtt_seconds_count", "queueing_delay_seconds_count"] {
+            assert_eq!(figure(histogram), windows, "{histogram}");
+        }
+    }
+    // Cgroups that are removed keep their figures, while others get theirs.
+    drop((shared, alone));
+    let flow = network.connect("reno");
+    flow.send(50_000);
+    let (last, _) = command.eventually("another flow is seen", |page| {
+        (page.groups() == 4).then_some(())
+    });
+    last.assert_follows(&after);
+    let log = command.end(Signal::SIGINT);
+    assert!(!log.contains("WARN"), "{log}");
+}
+
+fn metrics_are_of_a_bounded_number_of_cgroups() {
+    let Some([first, second]) = two_cgroups() else {
+        return;
+    };
+    let network = Network::through(ROOMY);
+    let port = network.sink.port().to_string();
+    let arguments = ["--metrics", "127.0.0.1:0", "--cgroup-labels", "1"];
+    let command = Observing::start(&[&arguments[..], &["--port", &port]].concat());
+    let labels = [&label_of(&first), "other", "unknown"];
+    let mut flows = Vec::new();
+    for (cgroup, label) in [Some(&first), Some(&second), None].into_iter().zip(labels) {
+        let flow = match cgroup {
+            Some(cgroup) => cgroup.within(|| network.connect("reno")),
+            // One that is removed before the flow's first ACK, and so before anybody looks.
+            None => {
+                let cgroup = Cgroup::new().expect("there were two");
+                cgroup.within(|| network.connect("reno"))
+            }
+        };
+        flow.send(30_000);
+        command.eventually(label, |page| page.of("opened_flows_total", "reno", label));
+        flows.push(flow);
+    }
+    let page = Page(command.scrape());
+    assert_eq!(page.groups(), 3);
+    assert_eq!(page.0.get("rlcc_observer_cgroups"), Some(&1.0));
+}
+
 fn bad_input_is_refused() {
     for (arguments, expected) in [
         (&["--slots", "0"][..], "--slots 0: expected 1 to"),
@@ -808,6 +992,15 @@ fn bad_input_is_refused() {
         (&["--policy", "/no/such.onnx"], "/no/such.onnx"),
         (&["--duration=-1"], "--duration -1"),
         (&["--by", "ftrace"], "fentry, tracepoint, kprobe"),
+        (
+            &["--metrics", "192.0.2.1:9467"],
+            "--metrics, --expose-metrics",
+        ),
+        (&["--metrics", "nowhere"], "--metrics [<ADDR:PORT>]"),
+        (&["--expose-metrics"], "--metrics"),
+        (&["--cgroup-labels", "8"], "--metrics"),
+        (&["--metrics", "--cgroup-depth", "0"], "1..=100"),
+        (&["--metrics", "--cgroup-labels", "9999"], "1..=4096"),
     ] {
         let output = observe(arguments).output().expect("our own binary");
         let text = String::from_utf8_lossy(&output.stderr);

@@ -261,6 +261,13 @@ impl Observer {
         self.flows.snapshot(slot)
     }
 
+    /// The generation of the flow that is live in `slot`; `None` when none is, or the datapath is
+    /// changing it.
+    pub fn occupant(&self, slot: u32) -> Option<u32> {
+        let flow = self.flow(slot).filter(|flow| flow.live != 0);
+        flow.map(|flow| flow.generation)
+    }
+
     /// Number of slots for flows in the maps.
     pub fn slots(&self) -> usize {
         self.flows.entries()

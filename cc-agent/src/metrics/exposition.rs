@@ -1,4 +1,4 @@
-//! The metrics: names, types, units and help texts, in the text format of OpenMetrics 1.0.
+//! The metrics of an agent: names, types, units and help texts.
 
 use std::fmt;
 
@@ -6,23 +6,17 @@ use cc_core::status::{Count, Distribution, Snapshot};
 use cc_ebpf::{Counter, Mode};
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet, text},
+    encoding::{DescriptorEncoder, NoLabelSet},
     metrics::MetricType,
-    registry::{Registry, Unit},
+    registry::Unit,
 };
 
-/// What all names begin with.
-const PREFIX: &str = "rlcc";
+use super::page::{self, Page, add_distribution};
 
 /// The metrics of an agent in this state; `None` for one that does not answer, of which there is
 /// nothing but `rlcc_up 0`.
 pub fn encode(state: Option<&Snapshot>) -> String {
-    let mut registry = Registry::with_prefix(PREFIX);
-    registry.register_collector(Box::new(Scrape(state.cloned())));
-    let mut text = String::new();
-    // Writing to a string does not fail.
-    let _ = text::encode(&mut text, &registry);
-    text
+    page::encode(Scrape(state.cloned()))
 }
 
 #[derive(Debug)]
@@ -45,15 +39,12 @@ impl Collector for Scrape {
         page.of_process(state)?;
         page.of_flows(state)?;
         for count in state.counters() {
-            page.counter(&count)?;
+            page.of_count(&count)?;
         }
         page.of_server(state)?;
         page.of_delays(state)
     }
 }
-
-/// The page under construction, to which families of metrics are added one after the other.
-struct Page<'a>(DescriptorEncoder<'a>);
 
 impl Page<'_> {
     fn of_process(&mut self, state: &Snapshot) -> fmt::Result {
@@ -88,7 +79,7 @@ impl Page<'_> {
                 age / 1e3,
             )?;
         }
-        let mut cpu = self.0.encode_descriptor(
+        let mut cpu = self.family(
             "cpu",
             "processor time that the agent has used",
             Some(&Unit::Seconds),
@@ -117,7 +108,7 @@ impl Page<'_> {
             None,
             state.flows_on_former_programs as u64,
         )?;
-        let mut flows = self.0.encode_descriptor(
+        let mut flows = self.family(
             "flows_by_mode",
             "open flows by what sets their cwnd; those on the fallback are not decided about",
             None,
@@ -156,17 +147,14 @@ impl Page<'_> {
     }
 
     /// A counter of the agent or the datapath, with what a rise of it means.
-    fn counter(&mut self, count: &Count) -> fmt::Result {
+    fn of_count(&mut self, count: &Count) -> fmt::Result {
         let known = Counter::ALL.iter().find(|known| known.name() == count.name);
         let help = match (count.trouble, known) {
             (Some(trouble), _) => format!("should not rise: {}", trouble.trim()),
             (None, Some(counter)) => counter.meaning().trim().to_owned(),
             (None, None) => format!("{} since the agent's start", count.name.replace('_', " ")),
         };
-        let help = help.trim_end_matches('.');
-        let (name, kind) = (count.name.as_str(), MetricType::Counter);
-        let mut metric = self.0.encode_descriptor(name, help, None, kind)?;
-        metric.encode_counter::<NoLabelSet, u64, f64>(&count.value, None)
+        self.counter(&count.name, help.trim_end_matches('.'), count.value)
     }
 
     fn of_server(&mut self, state: &Snapshot) -> fmt::Result {
@@ -181,7 +169,7 @@ impl Page<'_> {
             u64::from(remote.connected),
         )?;
         let counts = &remote.counts;
-        let mut questions = self.0.encode_descriptor(
+        let mut questions = self.family(
             "server_questions",
             "questions to the policy server by what became of them; late and lost ones were \
              decided by the local policy",
@@ -231,81 +219,21 @@ impl Page<'_> {
         Ok(())
     }
 
-    fn gauge<V: prometheus_client::encoding::EncodeGaugeValue>(
-        &mut self,
-        name: &str,
-        help: &str,
-        unit: Option<&Unit>,
-        value: V,
-    ) -> fmt::Result {
-        let mut metric = self
-            .0
-            .encode_descriptor(name, help, unit, MetricType::Gauge)?;
-        metric.encode_gauge(&value)
-    }
-
-    fn info(&mut self, name: &str, help: &str, labels: &impl EncodeLabelSet) -> fmt::Result {
-        let mut metric = self
-            .0
-            .encode_descriptor(name, help, None, MetricType::Info)?;
-        metric.encode_info(labels)
-    }
-
     fn histogram(&mut self, name: &str, help: &str, all: &Distribution) -> fmt::Result {
         if all.counts.is_empty() {
             // An older agent has none.
             return Ok(());
         }
-        // The format's last range has no upper end.
-        let upper = all
-            .upper_ms
-            .iter()
-            .map(|ms| ms / 1e3)
-            .chain([f64::INFINITY]);
-        let buckets: Vec<(f64, u64)> = upper.zip(all.counts.iter().copied()).collect();
-        let mut metric: MetricEncoder<'_> =
-            self.0
-                .encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
-        metric.encode_histogram::<NoLabelSet>(all.sum_ms / 1e3, all.len(), &buckets, None)
+        let mut metric = self.family(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
+        add_distribution(&mut metric, all)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
-
     use cc_core::status::{DELAY_MS, RemoteStatus, samples::busy};
 
-    use super::*;
-
-    /// The samples of a page by name and labels. Asserts what the format asks for: that each family
-    /// is described before its samples, once, with a type and a help text, and that the page ends.
-    fn parse(page: &str) -> BTreeMap<String, f64> {
-        let mut samples = BTreeMap::new();
-        let (mut described, mut family) = (BTreeSet::new(), String::new());
-        let mut lines: Vec<&str> = page.lines().collect();
-        assert_eq!(lines.pop(), Some("# EOF"));
-        for line in lines {
-            if let Some(rest) = line.strip_prefix("# ") {
-                let mut words = rest.splitn(3, ' ');
-                let (what, name) = (words.next(), words.next().expect("a name").to_owned());
-                assert!(name.starts_with("rlcc_"), "{line}");
-                assert!(words.next().is_some_and(|text| !text.is_empty()), "{line}");
-                if what == Some("HELP") {
-                    assert!(described.insert(name.clone()), "{name} twice");
-                    family = name;
-                } else {
-                    assert_eq!(name, family, "{line}");
-                }
-                continue;
-            }
-            let (name, value) = line.rsplit_once(' ').expect("a value");
-            assert!(name.starts_with(&family), "{line} after {family}");
-            let value = value.parse().expect("a number");
-            assert_eq!(samples.insert(name.to_owned(), value), None, "{name} twice");
-        }
-        samples
-    }
+    use super::{super::page::tests::parse, *};
 
     #[test]
     fn an_agent_that_does_not_answer_is_down() {

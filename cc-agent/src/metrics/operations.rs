@@ -32,10 +32,12 @@ fn complete() -> cc_core::status::Snapshot {
     state
 }
 
-/// The names of all samples that an agent can have.
-fn samples_of_a_page() -> BTreeSet<String> {
-    let page = encode(Some(&complete()));
-    let lines = page.lines().filter(|line| !line.starts_with('#'));
+/// The names of all samples that an agent and an observer can have.
+fn samples_of_the_pages() -> BTreeSet<String> {
+    let seen = observed::tests::observed(&[("/web", "rlcc")]);
+    let pages = [encode(Some(&complete())), observed::encode(seen)];
+    let lines = pages.iter().flat_map(|page| page.lines());
+    let lines = lines.filter(|line| !line.starts_with('#'));
     let names = lines.filter_map(|line| line.split(['{', ' ']).next());
     names.map(str::to_owned).collect()
 }
@@ -58,7 +60,7 @@ fn alerts() -> BTreeSet<String> {
 
 #[test]
 fn rules_ask_for_metrics_that_exist() {
-    let there = samples_of_a_page();
+    let there = samples_of_the_pages();
     let asked = metrics_in(&text_of(RULES));
     assert!(asked.len() > 10, "{asked:?}");
     let unknown: Vec<_> = asked.difference(&there).collect();
@@ -67,7 +69,7 @@ fn rules_ask_for_metrics_that_exist() {
 
 #[test]
 fn the_dashboard_asks_for_metrics_that_exist() {
-    let there = samples_of_a_page();
+    let there = samples_of_the_pages();
     let dashboard: serde_json::Value =
         serde_json::from_str(&text_of(DASHBOARD)).expect("the dashboard is JSON");
     let panels = dashboard["panels"].as_array().expect("it has panels");

@@ -13,9 +13,16 @@ use hyper::{
     Method, Request, Response, StatusCode,
     body::{Bytes, Incoming},
 };
-use tokio::{net::TcpListener, task};
+use tokio::{
+    net::TcpListener,
+    sync::{mpsc, oneshot},
+    task,
+};
 
-use super::exposition;
+use super::{
+    exposition,
+    observed::{self, Question},
+};
 
 /// The agent that is asked, and what it said last.
 struct Subject {
@@ -24,7 +31,7 @@ struct Subject {
     before: Mutex<Option<Snapshot>>,
 }
 
-/// Answers requests on a listening socket for ever.
+/// Answers requests about an agent on a listening socket for ever.
 pub(super) async fn serve(listener: TcpListener, socket: PathBuf) {
     let subject = Arc::new(Subject {
         socket,
@@ -37,15 +44,47 @@ pub(super) async fn serve(listener: TcpListener, socket: PathBuf) {
     .await;
 }
 
-async fn answer(request: &Request<Incoming>, subject: Arc<Subject>) -> Response<Full<Bytes>> {
-    let path = request.uri().path().to_owned();
-    if !matches!(path.as_str(), "/metrics" | "/health") {
-        let text = "this is no page; ask for /metrics or /health\n".to_owned();
-        return plain(StatusCode::NOT_FOUND, text);
+/// Answers requests about what an observer has seen on a listening socket for ever. The observer is
+/// asked at each.
+pub(crate) async fn serve_observed(listener: TcpListener, observer: mpsc::Sender<Question>) {
+    http::serve(listener, Limits::OF_A_PAGE, move |request| {
+        let observer = observer.clone();
+        async move {
+            if let Some(refusal) = refusal(&request, &["/metrics"]) {
+                return refusal;
+            }
+            let (question, answer) = oneshot::channel();
+            // Without an observer that takes it, the question is dropped, and no answer comes.
+            let _ = observer.send(question).await;
+            match answer.await {
+                Ok(seen) => http::open_metrics(observed::encode(seen)),
+                Err(_) => plain(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "the observer has ended\n".to_owned(),
+                ),
+            }
+        }
+    })
+    .await;
+}
+
+/// What to answer to a request for something else than one of these pages.
+fn refusal(request: &Request<Incoming>, pages: &[&str]) -> Option<Response<Full<Bytes>>> {
+    let path = request.uri().path();
+    if !pages.contains(&path) {
+        let text = format!("this is no page; ask for {}\n", pages.join(" or "));
+        return Some(plain(StatusCode::NOT_FOUND, text));
     }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let text = format!("{path} is asked for by GET\n");
-        return plain(StatusCode::METHOD_NOT_ALLOWED, text);
+        return Some(plain(StatusCode::METHOD_NOT_ALLOWED, text));
+    }
+    None
+}
+
+async fn answer(request: &Request<Incoming>, subject: Arc<Subject>) -> Response<Full<Bytes>> {
+    if let Some(refusal) = refusal(request, &["/metrics", "/health"]) {
+        return refusal;
     }
     // The agent is asked over a blocking socket, for at most three seconds.
     let asked = Arc::clone(&subject);
@@ -56,7 +95,7 @@ async fn answer(request: &Request<Incoming>, subject: Arc<Subject>) -> Response<
             "the question to the agent failed\n".to_owned(),
         );
     };
-    match path.as_str() {
+    match request.uri().path() {
         "/metrics" => http::open_metrics(exposition::encode(state.as_ref().ok())),
         _ => health(state, &subject),
     }
@@ -184,5 +223,34 @@ mod tests {
         assert_eq!(get(address, "POST /metrics").await.0, 405);
         let (status, _) = get(address, "nonsense").await;
         assert_eq!(status, 400);
+    }
+
+    #[tokio::test]
+    async fn each_scrape_asks_the_observer() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let (asks, mut asked) = mpsc::channel::<Question>(1);
+        tokio::spawn(serve_observed(listener, asks));
+        let observer = tokio::spawn(async move {
+            for live in [2, 3] {
+                let seen = observed::Observed {
+                    live,
+                    ..observed::tests::observed(&[("/web", "cubic")])
+                };
+                let question = asked.recv().await.expect("a scrape");
+                question.send(seen).expect("it waits");
+            }
+        });
+        for flows in [2, 3] {
+            let (status, body) = get(address, "GET /metrics").await;
+            assert_eq!(status, 200);
+            let line = format!("\nrlcc_observer_live_flows {flows}\n");
+            assert!(body.contains(&line) && body.ends_with("# EOF\n"), "{body}");
+        }
+        observer.await.expect("it has answered");
+        let (status, body) = get(address, "GET /metrics").await;
+        assert!(status == 503 && body.contains("has ended"), "{body}");
+        let (status, body) = get(address, "GET /health").await;
+        assert!(status == 404 && body.contains("/metrics"), "{body}");
     }
 }

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use aya::{maps::MapType, sys::is_map_supported};
 use cc_ebpf::KernelLayout;
 
-use crate::kernel::{btf::Kernel, datapath, observer, privileges::Capabilities};
+use crate::kernel::{btf::Kernel, cgroup, datapath, observer, privileges::Capabilities};
 
 /// The name that agents serve unless told otherwise.
 pub(super) const NAME: &str = "rlcc";
@@ -57,7 +57,7 @@ impl Facts {
             capabilities: Capabilities::held(),
             ring_buffer: make_ring_buffer(),
             jit: read("/proc/sys/net/core/bpf_jit_enable").and_then(|level| level.parse().ok()),
-            cgroups: read("/proc/self/mounts").as_deref().and_then(parse_cgroups),
+            cgroups: cgroup::mount(),
             qdisc: read("/proc/sys/net/core/default_qdisc"),
             has_object: datapath::has_object(),
             name_taken: datapath::registered(NAME),
@@ -98,30 +98,10 @@ fn make_ring_buffer() -> Result<bool, i32> {
         .map_err(|error| error.io_error.raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// The first cgroup v2 mount of /proc/PID/mounts.
-fn parse_cgroups(mounts: &str) -> Option<String> {
-    mounts.lines().find_map(|line| {
-        let mut fields = line.split(' ');
-        let (_, place, kind) = (fields.next()?, fields.next()?, fields.next()?);
-        (kind == "cgroup2").then(|| place.to_owned())
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::kernel::btf::VMLINUX;
-
-    #[test]
-    fn cgroup_v2_is_found_wherever_it_is_mounted() {
-        let hybrid = "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n\
-                      cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
-        assert_eq!(
-            parse_cgroups(hybrid).as_deref(),
-            Some("/sys/fs/cgroup/unified")
-        );
-        assert_eq!(parse_cgroups("tmpfs /sys/fs/cgroup tmpfs rw 0 0\n\n"), None);
-    }
 
     #[test]
     fn the_running_kernel_lacks_nothing_where_the_datapath_loads() {

@@ -1,0 +1,118 @@
+//! A page of metrics under construction, in the text format of OpenMetrics 1.0.
+
+use std::fmt;
+
+use cc_core::status::Distribution;
+use prometheus_client::{
+    collector::Collector,
+    encoding::{
+        DescriptorEncoder, EncodeGaugeValue, EncodeLabelSet, MetricEncoder, NoLabelSet, text,
+    },
+    metrics::MetricType,
+    registry::{Registry, Unit},
+};
+
+/// What all names begin with.
+const PREFIX: &str = "rlcc";
+
+/// The whole page of what `collector` adds to it.
+pub(super) fn encode(collector: impl Collector) -> String {
+    let mut registry = Registry::with_prefix(PREFIX);
+    registry.register_collector(Box::new(collector));
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = text::encode(&mut text, &registry);
+    text
+}
+
+/// The page, to which families of metrics are added one after the other. A help text says what a
+/// rise means.
+pub(super) struct Page<'a>(pub(super) DescriptorEncoder<'a>);
+
+impl Page<'_> {
+    /// Begins a family whose samples the caller adds, which have labels.
+    pub(super) fn family<'s>(
+        &'s mut self,
+        name: &'s str,
+        help: &'s str,
+        unit: Option<&'s Unit>,
+        kind: MetricType,
+    ) -> Result<MetricEncoder<'s>, fmt::Error> {
+        self.0.encode_descriptor(name, help, unit, kind)
+    }
+
+    /// A figure that rises and falls, without labels.
+    pub(super) fn gauge<V: EncodeGaugeValue>(
+        &mut self,
+        name: &str,
+        help: &str,
+        unit: Option<&Unit>,
+        value: V,
+    ) -> fmt::Result {
+        let mut metric = self.family(name, help, unit, MetricType::Gauge)?;
+        metric.encode_gauge(&value)
+    }
+
+    /// A count that only rises, without labels.
+    pub(super) fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        let mut metric = self.family(name, help, None, MetricType::Counter)?;
+        metric.encode_counter::<NoLabelSet, u64, f64>(&value, None)
+    }
+
+    /// Texts, as labels of a 1.
+    pub(super) fn info(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: &impl EncodeLabelSet,
+    ) -> fmt::Result {
+        let mut metric = self.family(name, help, None, MetricType::Info)?;
+        metric.encode_info(labels)
+    }
+}
+
+/// Adds a distribution to its family, a histogram in seconds.
+pub(super) fn add_distribution(metric: &mut MetricEncoder<'_>, all: &Distribution) -> fmt::Result {
+    // The format's last range has no upper end.
+    let upper = all
+        .upper_ms
+        .iter()
+        .map(|ms| ms / 1e3)
+        .chain([f64::INFINITY]);
+    let buckets: Vec<(f64, u64)> = upper.zip(all.counts.iter().copied()).collect();
+    metric.encode_histogram::<NoLabelSet>(all.sum_ms / 1e3, all.len(), &buckets, None)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    /// The samples of a page by name and labels. Asserts what the format asks for: that each family
+    /// is described before its samples, once, with a type and a help text, and that the page ends.
+    pub(in crate::metrics) fn parse(page: &str) -> BTreeMap<String, f64> {
+        let mut samples = BTreeMap::new();
+        let (mut described, mut family) = (BTreeSet::new(), String::new());
+        let mut lines: Vec<&str> = page.lines().collect();
+        assert_eq!(lines.pop(), Some("# EOF"));
+        for line in lines {
+            if let Some(rest) = line.strip_prefix("# ") {
+                let mut words = rest.splitn(3, ' ');
+                let (what, name) = (words.next(), words.next().expect("a name").to_owned());
+                assert!(name.starts_with("rlcc_"), "{line}");
+                assert!(words.next().is_some_and(|text| !text.is_empty()), "{line}");
+                if what == Some("HELP") {
+                    assert!(described.insert(name.clone()), "{name} twice");
+                    family = name;
+                } else {
+                    assert_eq!(name, family, "{line}");
+                }
+                continue;
+            }
+            let (name, value) = line.rsplit_once(' ').expect("a value");
+            assert!(name.starts_with(&family), "{line} after {family}");
+            let value = value.parse().expect("a number");
+            assert_eq!(samples.insert(name.to_owned(), value), None, "{name} twice");
+        }
+        samples
+    }
+}
