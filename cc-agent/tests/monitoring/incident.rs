@@ -57,6 +57,7 @@ pub(crate) fn a_prometheus_answers_the_queries_of_the_dashboard() -> Outcome {
     let queries: Vec<String> = targets
         .filter_map(|target| target["expr"].as_str())
         .map(|query| query.replace("$__rate_interval", "1m"))
+        .map(|query| query.replace("$cgroup", ".*"))
         .collect();
     assert!(queries.len() > 20);
     for query in queries {
@@ -68,6 +69,9 @@ pub(crate) fn a_prometheus_answers_the_queries_of_the_dashboard() -> Outcome {
             (!series.is_empty()).then_some(())
         });
     }
+    let beside = format!("rlcc_observed_acked_bytes_total{{congestion_control=\"{name}\"}} > 0");
+    let beside = watchers.query(&beside).expect("it is a query");
+    assert_eq!(beside.len(), 1, "the observer sees the agent's flow");
     let decided = watchers
         .query("sum(rlcc_flows_by_mode)")
         .expect("it is a query");

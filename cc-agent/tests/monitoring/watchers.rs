@@ -1,5 +1,5 @@
-//! Prometheus, Alertmanager and the agent's exporter as child processes in a network namespace, and
-//! what their interfaces answer.
+//! Prometheus, Alertmanager, the agent's exporter and an observer as child processes in a network
+//! namespace, and what their interfaces answer.
 
 use std::{
     env, fs,
@@ -26,6 +26,7 @@ const INTERVAL_VARIABLE: &str = "CC_MONITORING_INTERVAL";
 const INTERVAL: &str = "1s";
 
 const EXPORTER: &str = "127.0.0.1:9465";
+const OBSERVER: &str = "127.0.0.1:9467";
 const PROMETHEUS: &str = "127.0.0.1:9090";
 const ALERTMANAGER: &str = "127.0.0.1:9093";
 
@@ -76,7 +77,7 @@ pub(crate) fn example_text(name: &str) -> String {
 }
 
 impl<'a> Watchers<'a> {
-    /// Starts all three in a namespace, about the agent with this socket, and waits until
+    /// Starts all of them in a namespace, about the agent with this socket, and waits until
     /// Prometheus has scraped it.
     pub(crate) fn start(namespace: &'a Namespace, binary: &str, socket: &Path) -> Self {
         let directory = TempDir::new().expect("a directory for the test");
@@ -107,6 +108,7 @@ impl<'a> Watchers<'a> {
             format!("--listen={EXPORTER}"),
             format!("--socket={}", socket.display()),
         ];
+        let observer = ["observe".into(), format!("--metrics={OBSERVER}")];
         let alertmanager = [
             option("--config.file", "alertmanager.yml"),
             option("--storage.path", "alerts"),
@@ -120,6 +122,7 @@ impl<'a> Watchers<'a> {
         ];
         let processes = vec![
             spawn(binary, &exporter),
+            spawn(binary, &observer),
             spawn("prometheus-alertmanager", &alertmanager),
             spawn("prometheus", &prometheus),
         ];
