@@ -14,10 +14,11 @@ const BINARY: &str = env!("CARGO_BIN_EXE_cc-agent");
 
 /// The units, and the exposure that `systemd-analyze security` finds in each at most, in tenths: 0
 /// is nothing, 100 everything. The agent may change sysctls and load BPF programs.
-const UNITS: [(&str, u32); 4] = [
+const UNITS: [(&str, u32); 5] = [
     ("cc-agent.service", 30),
     ("cc-agent-follow.service", 20),
     ("cc-agent-metrics.service", 15),
+    ("cc-agent-observe.service", 25),
     ("cc-agent-policy-server.service", 20),
 ];
 

@@ -160,6 +160,7 @@ fn a_package_comes_and_goes() {
     for file in [
         "lib/systemd/system/cc-agent.service",
         "lib/systemd/system/cc-agent-metrics.service",
+        "lib/systemd/system/cc-agent-observe.service",
         "lib/systemd/system/cc-agent-policy-server.service",
         "usr/share/man/man1/cc-agent-run.1.gz",
         "usr/share/bash-completion/completions/cc-agent",

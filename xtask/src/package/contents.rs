@@ -65,10 +65,11 @@ impl Tree {
 }
 
 /// The systemd units, by their files' names.
-const UNITS: [&str; 4] = [
+const UNITS: [&str; 5] = [
     "cc-agent",
     "cc-agent-follow",
     "cc-agent-metrics",
+    "cc-agent-observe",
     "cc-agent-policy-server",
 ];
 

@@ -24,7 +24,8 @@ if [ "$1" = configure ]; then
     if [ -z "$root" ] && [ -d /run/systemd/system ]; then
         systemctl daemon-reload
         if [ -n "$2" ]; then
-            systemctl try-restart cc-agent-follow cc-agent-metrics cc-agent-policy-server
+            systemctl try-restart cc-agent-follow cc-agent-metrics cc-agent-observe \
+                cc-agent-policy-server
             # The new program takes over from the old one; where it cannot, there is a gap.
             if systemctl --quiet is-active cc-agent; then
                 systemctl reload cc-agent || systemctl try-restart cc-agent
@@ -38,7 +39,8 @@ fi
 const BEFORE_REMOVAL: &str = r#"#!/bin/sh
 set -e
 if [ "$1" = remove ] && [ -z "${DPKG_ROOT:-}" ] && [ -d /run/systemd/system ]; then
-    systemctl --quiet disable --now cc-agent cc-agent-follow cc-agent-metrics cc-agent-policy-server
+    systemctl --quiet disable --now cc-agent cc-agent-follow cc-agent-metrics cc-agent-observe \
+        cc-agent-policy-server
 fi
 "#;
 
