@@ -9,6 +9,8 @@ use crate::canary::{ArmReport, CanaryBy};
 
 /// The latest incidents that are shown.
 const INCIDENTS: usize = 5;
+/// The cgroups by command that are shown.
+const CGROUPS: usize = 3;
 
 impl fmt::Display for Incident {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -37,6 +39,17 @@ impl fmt::Display for Snapshot {
         writeln!(f, "policy      {local}{}", self.policy)?;
         if let Some(served) = &self.served {
             writeln!(f, "serves      {served}")?;
+        }
+        if let Some(cgroups) = &self.cgroups {
+            write!(f, "cgroups     {} by command", cgroups.len())?;
+            for (index, directory) in cgroups.iter().take(CGROUPS).enumerate() {
+                let head = if index == 0 { ": " } else { ", " };
+                write!(f, "{head}{}", directory.display())?;
+            }
+            match cgroups.len().saturating_sub(CGROUPS) {
+                0 => writeln!(f)?,
+                more => writeln!(f, ", and {more} more (`cc-agent cgroup list`)")?,
+            }
         }
         write!(
             f,
