@@ -234,7 +234,7 @@ impl Node {
             };
             let (socket, sent) = (self.socket.clone(), message.clone());
             match spawn_blocking(move || command(&socket, sent)).await? {
-                Ok(done) => info!("{message}: {done}"),
+                Ok(done) => info!("{done}"),
                 // The others do not wait for it.
                 Err(StatusError::Refused(reason)) => {
                     let refused = anyhow!("{message}: the agent refuses: {reason}");

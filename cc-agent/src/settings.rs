@@ -77,8 +77,8 @@ impl Settings {
         if self.keep_capabilities {
             return Capabilities::ALL;
         }
-        let has_cgroups = !self.datapath.cgroups.is_empty() || self.datapath.cgroups_by_command;
-        if has_cgroups || self.default {
+        // Attaching to cgroups that commands name takes none: the program is loaded by then.
+        if !self.datapath.cgroups.is_empty() || self.default {
             keep = keep.with(Capabilities::NET_ADMIN);
         }
         if self.default {

@@ -337,8 +337,11 @@ fn pods_that_an_annotation_selects_are_paced_behind_veth() {
     ];
     let bench = Bench::new();
     let [four, ..] = bench.receivers();
-    let pacing = ["--pacing-gain", "0.75"];
-    let agent = bench.agent(&[&pacing[..], &["--cgroups-by-command"]].concat());
+    let arguments = ["--pacing-gain", "0.75", "--cgroups-by-command", "--no-cage"];
+    let agent = bench.agent(&arguments);
+    // By then it has no privilege left, and needs none.
+    let capabilities = agent.status().capabilities;
+    assert_eq!(capabilities.as_deref(), Some("none"));
     let api = ApiServer::new();
     api.put(uids[0], &[("rlcc/congestion-control", &bench.name)]);
     api.put(uids[1], &[("rlcc/congestion-control", "another")]);

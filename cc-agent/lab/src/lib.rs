@@ -9,6 +9,7 @@
 //! | the kernel's view of a connection | [`TcpInfo`] |
 //! | the agent's own binary as a child process | [`Agent`], [`agent_beside`] |
 //! | an API server of Kubernetes, with faults | [`ApiServer`], [`Fault`] |
+//! | manifests against the types of the Kubernetes API | [`manifest`] |
 //! | killing a process at any of its system calls, or making one fail | [`supervise`] |
 //! | little disk, little memory | [`SmallDisk`], [`MemoryCgroup`] |
 //! | records of a datapath or an observer | [`Tap`], [`TestAgent`], [`assert_window_is`] |
@@ -59,6 +60,7 @@ mod exact;
 mod footprint;
 pub mod harness;
 mod kernel_bbr;
+pub mod manifest;
 mod namespace;
 mod network;
 mod path;

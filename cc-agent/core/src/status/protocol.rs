@@ -157,6 +157,16 @@ mod tests {
     }
 
     #[test]
+    fn commands_about_cgroups_are_written_as_on_the_command_line() {
+        let json = r#"{"add-cgroup": {"directory": "/sys/fs/cgroup/a.slice"}}"#;
+        let command: Command = serde_json::from_str(json).expect("parses");
+        assert_eq!(command.to_string(), "cgroup add /sys/fs/cgroup/a.slice");
+        let json = r#"{"remove-cgroup": {"directory": "/c"}}"#;
+        let command: Command = serde_json::from_str(json).expect("parses");
+        assert_eq!(command.to_string(), "cgroup remove /c");
+    }
+
+    #[test]
     fn sockets_are_named_after_the_congestion_control() {
         assert_eq!(default_socket("rlcc"), Path::new("/run/cc-agent/rlcc.sock"));
     }

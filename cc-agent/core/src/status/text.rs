@@ -362,6 +362,27 @@ mod tests {
     }
 
     #[test]
+    fn cgroups_by_command_are_counted_and_the_first_are_shown() {
+        let mut snapshot = idle();
+        assert!(!snapshot.to_string().contains("cgroups"));
+        for (directories, expected) in [
+            (vec![], "\ncgroups     0 by command\nflows"),
+            (
+                vec!["/a", "/b"],
+                "\ncgroups     2 by command: /a, /b\nflows",
+            ),
+            (
+                vec!["/a", "/b", "/c", "/d", "/e"],
+                "\ncgroups     5 by command: /a, /b, /c, and 2 more (`cc-agent cgroup list`)\nflows",
+            ),
+        ] {
+            snapshot.cgroups = Some(directories.into_iter().map(Into::into).collect());
+            let text = snapshot.to_string();
+            assert!(text.contains(expected), "{text}");
+        }
+    }
+
+    #[test]
     fn an_agent_without_flows_has_no_counters_to_show() {
         let text = idle().to_string();
         assert!(
