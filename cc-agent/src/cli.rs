@@ -188,8 +188,8 @@ enum Subcommands {
         #[command(flatten)]
         agent: AgentOptions,
     },
-    /// Serve the pods of this node of Kubernetes that have an annotation with a running agent, until
-    /// Ctrl-C (docs/kubernetes.md).
+    /// Serve the pods of this node of Kubernetes that have an annotation with a running agent,
+    /// until Ctrl-C (docs/kubernetes.md).
     ///
     /// The agent must have been started with --cgroups-by-command. What is served stays as it is
     /// while the API server is out of reach.

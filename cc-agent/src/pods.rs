@@ -66,8 +66,8 @@ pub struct PodsOptions {
     #[arg(long, value_name = "DIR", default_value = "/sys/fs/cgroup")]
     pub cgroup_root: PathBuf,
 
-    /// URL of the API server: https://HOST:PORT, or http://HOST:PORT of `kubectl proxy` on this host
-    /// [default: that of the cluster that this is a pod of].
+    /// URL of the API server: https://HOST:PORT, or http://HOST:PORT of `kubectl proxy` on this
+    /// host [default: that of the cluster that this is a pod of].
     #[arg(long, value_name = "URL")]
     pub server: Option<String>,
 
@@ -81,8 +81,8 @@ pub struct PodsOptions {
     #[arg(long, value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
 
-    /// Time between two comparisons of what the agent serves with what is selected, in s. Changes of
-    /// pods are acted on at once.
+    /// Time between two comparisons of what the agent serves with what is selected, in s. Changes
+    /// of pods are acted on at once.
     #[arg(long, value_name = "S", default_value_t = 5.0)]
     pub every: f64,
 }

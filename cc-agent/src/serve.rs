@@ -109,11 +109,11 @@ pub async fn serve(mut settings: Settings) -> Result<(), anyhow::Error> {
         true => Predecessor::find(&socket)?,
         false => None,
     };
-    // It takes no commands about cgroups any more.
-    let cgroups = match &predecessor {
-        Some(_) => fetch(&socket)?.cgroups.unwrap_or_default(),
-        None => Vec::new(),
-    };
+    let mut cgroups = Vec::new();
+    if predecessor.is_some() && settings.datapath.cgroups_by_command {
+        // It takes no commands about cgroups any more.
+        cgroups = fetch(&socket)?.cgroups.unwrap_or_default();
+    }
     let server = match &predecessor {
         Some(_) => Server::draft(&socket, settings.socket_group)?,
         None => Server::prepare(&socket, settings.socket_group)?,

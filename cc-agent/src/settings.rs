@@ -458,7 +458,8 @@ mod tests {
              plain = true\ncanary = 12.5\ncandidate = 'fixed:9'\ncanary_by = 'host'\n\
              canary_block = 2.5\ncanary_units = 4\n\
              record = 'r'\nrecord_addresses = 'plain'\nrecord_file_mb = 3\n\
-             record_file_s = 4\nrecord_delay_s = 5\nrecord_limit_mb = 6\ncgroups_by_command = true\n",
+             record_file_s = 4\nrecord_delay_s = 5\nrecord_limit_mb = 6\n\
+             cgroups_by_command = true\n",
         )
         .expect("valid");
         assert_eq!(

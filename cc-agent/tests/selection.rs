@@ -215,7 +215,7 @@ fn commands_name_cgroups_while_it_runs() {
     // One that --cgroup has named is served with and without a command.
     for arguments in [["cgroup", "remove", one], ["cgroup", "remove", three]] {
         let said = done(&arguments, agent.socket());
-        assert!(said.contains("not served any more"), "{said}");
+        assert!(said.contains("was removed from the cgroups"), "{said}");
     }
     assert_eq!(finds(&first), "reno");
     assert_eq!(finds(&second), bench.name);

@@ -95,7 +95,7 @@ impl ApiServer {
         }
     }
 
-    /// Returns its URL.
+    /// Returns its URL, for `cc-agent pods --server`.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -128,7 +128,7 @@ impl ApiServer {
         self.change(&mut inner, kind, &pod);
     }
 
-    /// Removes a pod.
+    /// Removes a pod, which watches are told.
     ///
     /// # Panics
     ///

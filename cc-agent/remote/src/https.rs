@@ -56,10 +56,10 @@ pub enum HttpsError {
     /// The certificates of the authorities cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// There was no connection.
+    /// There was no connection, or it was broken before the answer.
     #[error("{server}: {reason}")]
     Connection {
-        /// URL of the server.
+        /// URL of the server that was asked.
         server: String,
         /// What went wrong, with its causes.
         reason: String,
@@ -67,7 +67,7 @@ pub enum HttpsError {
     /// The server did not answer in time.
     #[error("{server}: no answer within {} s", HEAD.as_secs())]
     Silent {
-        /// URL of the server.
+        /// URL of the server that was asked.
         server: String,
     },
 }
@@ -108,12 +108,12 @@ impl HttpsClient {
         parse().ok_or_else(|| HttpsError::Url { url: url.into() })
     }
 
-    /// Whether connections are encrypted.
+    /// Whether connections to the server are encrypted.
     pub fn is_encrypted(&self) -> bool {
         self.ca.is_some()
     }
 
-    /// The server's URL.
+    /// The server's URL, with its port.
     pub fn url(&self) -> String {
         let scheme = if self.is_encrypted() { "https" } else { "http" };
         format!("{scheme}://{}", self.authority())

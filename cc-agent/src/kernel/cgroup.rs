@@ -1,4 +1,5 @@
-//! Opening cgroups by their directories under `/sys/fs/cgroup`, and those that are added at run time.
+//! Opening cgroups by their directories under `/sys/fs/cgroup`, and those that are added while the
+//! datapath runs.
 
 use std::{
     fs,
@@ -71,7 +72,8 @@ fn open(directory: &Path) -> Result<File, Error> {
     File::open(directory).map_err(Error::system(what))
 }
 
-/// The cgroups that were added at run time. A program is attached to each for as long as it is here.
+/// The cgroups that were added while the datapath runs. A program is attached to each for as long
+/// as it is here.
 #[derive(Default)]
 pub(super) struct AddedCgroups(Vec<AddedCgroup>);
 

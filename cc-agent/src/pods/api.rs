@@ -1,11 +1,12 @@
 //! The API server: lists the pods of a node and watches them.
 //!
 //! Only the metadata of pods is asked for, which the server cuts out of them itself
-//! (`PartialObjectMetadata`): what they run, and with which secrets, is none of the agent's business.
+//! (`PartialObjectMetadata`): what they run, and with which secrets, is none of the agent's
+//! business.
 
 use std::{
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -14,7 +15,7 @@ use cc_remote::{
     https::{HttpsClient, HttpsError},
     transport::Backoff,
 };
-use http_body_util::{BodyExt, Limited};
+use http_body_util::{BodyExt, Collected, Limited};
 use hyper::{
     HeaderMap, Response, StatusCode,
     body::Incoming,
@@ -36,8 +37,8 @@ use crate::said::Said;
 /// Length of the longest list, bytes: a node has some hundred pods, each with up to 256 KiB of
 /// annotations.
 const LONGEST_LIST: usize = 64 << 20;
-/// Length of the longest line of a watch, bytes. An object has at most some 1.5 MiB, by the limit of
-/// the server's store.
+/// Length of the longest line of a watch, bytes. An object has at most some 1.5 MiB, by the limit
+/// of the server's store.
 const LONGEST_LINE: usize = 4 << 20;
 /// Length of the longest refusal that is read, bytes.
 const LONGEST_REFUSAL: usize = 64 << 10;
@@ -51,7 +52,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Why the API server gave no answer that can be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ApiError {
-    /// There was no answer.
+    /// There was no answer, or no connection.
     #[error(transparent)]
     Https(#[from] HttpsError),
     /// The token cannot be read.
@@ -66,20 +67,20 @@ pub(super) enum ApiError {
         /// Answer of the system call.
         source: io::Error,
     },
-    /// The server refuses.
+    /// The server refuses to show pods.
     #[error("{server} refuses to show pods: {code} {message}{}", remedy(*.code))]
     Refused {
-        /// URL of the server.
+        /// URL of the server that was asked.
         server: String,
-        /// Code of HTTP.
+        /// Status code of its answer (HTTP).
         code: u16,
-        /// What the server says.
+        /// What the server says about it.
         message: String,
     },
-    /// The answer broke off.
+    /// The answer broke off before its end.
     #[error("{server}: the answer broke off: {reason}")]
     Broken {
-        /// URL of the server.
+        /// URL of the server that was asked.
         server: String,
         /// What went wrong, with its causes.
         reason: String,
@@ -90,7 +91,7 @@ pub(super) enum ApiError {
              {reason}"
     )]
     Nonsense {
-        /// URL of the server.
+        /// URL of the server that was asked.
         server: String,
         /// What is wrong with the answer.
         reason: String,
@@ -141,7 +142,7 @@ impl Trouble {
 pub(super) struct Api {
     /// The server, with the authority that must have signed its certificate.
     pub client: HttpsClient,
-    /// Name of the node.
+    /// Name of the node whose pods are asked for.
     pub node: String,
     /// The file of the token that is sent; `None` where none is needed.
     pub token_file: Option<PathBuf>,
@@ -301,7 +302,7 @@ impl Api {
             status => {
                 let body = Limited::new(answer.into_body(), LONGEST_REFUSAL).collect();
                 let body = timeout(PATIENCE, body).await.ok().and_then(Result::ok);
-                let said = body.map(|body| body.to_bytes()).unwrap_or_default();
+                let said = body.map(Collected::to_bytes).unwrap_or_default();
                 let refusal: Refusal = serde_json::from_slice(&said).unwrap_or_default();
                 Err(self.refused(Refusal {
                     code: status.as_u16(),
@@ -328,9 +329,9 @@ impl Api {
 }
 
 /// The header with the token that is in a file, which the kubelet replaces from time to time.
-fn token(path: &PathBuf) -> Result<HeaderValue, ApiError> {
+fn token(path: &Path) -> Result<HeaderValue, ApiError> {
     let failed = |source| ApiError::Token {
-        path: path.clone(),
+        path: path.to_owned(),
         source,
     };
     let token = regular_file::read_to_string(path, LONGEST_TOKEN).map_err(failed)?;

@@ -41,9 +41,9 @@ pub(super) struct Object {
 /// A list of objects, complete as of a version.
 #[derive(Debug, Deserialize)]
 pub(super) struct List {
-    /// Metadata of the list.
+    /// The version that the list is complete as of.
     pub metadata: ListMetadata,
-    /// The objects in it.
+    /// The objects that were there then.
     #[serde(deserialize_with = "null_is_default")]
     pub items: Vec<Object>,
 }
@@ -60,9 +60,9 @@ pub(super) struct ListMetadata {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(super) struct Refusal {
-    /// Code of HTTP.
+    /// Status code of HTTP, also within a watch.
     pub code: u16,
-    /// The reason, for people.
+    /// The reason for it, for people.
     pub message: String,
 }
 
@@ -70,15 +70,15 @@ pub(super) struct Refusal {
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", content = "object", rename_all = "UPPERCASE")]
 pub(super) enum WatchLine {
-    /// The object is new.
+    /// The object is new, or was there when the watch began.
     Added(Object),
-    /// The object has changed.
+    /// The object has changed to this one.
     Modified(Object),
     /// The object is gone, or does not belong to what is watched any more.
     Deleted(Object),
     /// Nothing has changed up to this version.
     Bookmark(Object),
-    /// The watch ends.
+    /// The watch ends, for this reason.
     Error(Refusal),
 }
 

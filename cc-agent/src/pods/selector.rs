@@ -31,7 +31,7 @@ pub(super) enum Event {
     Listed(Vec<Metadata>),
     /// The pod is there, and has these annotations now.
     Is(Metadata),
-    /// The pod is gone.
+    /// The pod is gone, or not of this node.
     Gone(Metadata),
 }
 
@@ -47,7 +47,7 @@ pub(super) enum Change {
 /// A pod whose annotation selects it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Selected {
-    /// `NAMESPACE/NAME`, for people.
+    /// Its `NAMESPACE/NAME`, as people know it.
     name: String,
     /// What its cgroup is named after.
     cgroup: String,
@@ -194,23 +194,40 @@ mod tests {
     #[test]
     fn the_annotation_selects_and_its_loss_ends_it() {
         let mut selector = selector();
-        let pods = vec![pod("a", Some("rlcc")), pod("b", None), pod("c", Some("no"))];
+        let pods = vec![
+            pod("aaaa", Some("rlcc")),
+            pod("bbbb", None),
+            pod("cccc", Some("no")),
+        ];
         let news = selector.hear(Event::Listed(pods));
-        assert_eq!(news, ["pod default/pod-a (a) is selected"]);
-        let all = found(&["a", "b", "c"]);
-        assert_eq!(selector.changes(&all, &[]), [Change::Add(directory("a"))]);
-        assert!(selector.changes(&all, &[directory("a")]).is_empty());
+        assert_eq!(news, ["pod default/pod-aaaa (aaaa) is selected"]);
+        let all = found(&["aaaa", "bbbb", "cccc"]);
+        assert_eq!(
+            selector.changes(&all, &[]),
+            [Change::Add(directory("aaaa"))]
+        );
+        assert!(selector.changes(&all, &[directory("aaaa")]).is_empty());
 
-        selector.hear(Event::Is(pod("b", Some("rlcc"))));
-        let news = selector.hear(Event::Is(pod("a", None)));
-        assert_eq!(news, ["pod default/pod-a (a) is not selected any more"]);
-        let expected = [Change::Remove(directory("a")), Change::Add(directory("b"))];
-        assert_eq!(selector.changes(&all, &[directory("a")]), expected);
+        selector.hear(Event::Is(pod("bbbb", Some("rlcc"))));
+        let news = selector.hear(Event::Is(pod("aaaa", None)));
+        assert_eq!(
+            news,
+            ["pod default/pod-aaaa (aaaa) is not selected any more"]
+        );
+        let expected = [
+            Change::Remove(directory("aaaa")),
+            Change::Add(directory("bbbb")),
+        ];
+        assert_eq!(selector.changes(&all, &[directory("aaaa")]), expected);
 
-        assert!(selector.hear(Event::Is(pod("b", Some("rlcc")))).is_empty());
-        selector.hear(Event::Gone(pod("b", Some("rlcc"))));
-        let expected = [Change::Remove(directory("b"))];
-        assert_eq!(selector.changes(&all, &[directory("b")]), expected);
+        assert!(
+            selector
+                .hear(Event::Is(pod("bbbb", Some("rlcc"))))
+                .is_empty()
+        );
+        selector.hear(Event::Gone(pod("bbbb", Some("rlcc"))));
+        let expected = [Change::Remove(directory("bbbb"))];
+        assert_eq!(selector.changes(&all, &[directory("bbbb")]), expected);
     }
 
     #[test]
@@ -218,7 +235,7 @@ mod tests {
         let selector = selector();
         assert!(
             selector
-                .changes(&found(&["a"]), &[directory("a")])
+                .changes(&found(&["aaaa"]), &[directory("aaaa")])
                 .is_empty()
         );
         assert!(!selector.misses(&found(&[])));
@@ -227,10 +244,10 @@ mod tests {
     #[test]
     fn a_cgroup_that_is_not_there_yet_is_missed() {
         let mut selector = selector();
-        selector.hear(Event::Listed(vec![pod("a", Some("rlcc"))]));
-        assert!(selector.misses(&found(&["b"])));
-        assert!(selector.changes(&found(&["b"]), &[]).is_empty());
-        assert!(!selector.misses(&found(&["a", "b"])));
+        selector.hear(Event::Listed(vec![pod("aaaa", Some("rlcc"))]));
+        assert!(selector.misses(&found(&["bbbb"])));
+        assert!(selector.changes(&found(&["bbbb"]), &[]).is_empty());
+        assert!(!selector.misses(&found(&["aaaa", "bbbb"])));
     }
 
     #[test]

@@ -318,20 +318,17 @@ impl<D: DatapathIo> Service<D> {
         let shown = directory.display();
         match removed.map_err(|error| error.to_string())? {
             true => {
-                info!("new connections of the cgroup {shown} are not served any more");
+                info!("the cgroup {shown} is none of those that commands have named any more");
                 Ok(format!(
-                    "new connections of {shown} are not served any more"
+                    "{shown} was removed from the cgroups that commands have named"
                 ))
             }
             false => Ok(format!("no command has named {shown}")),
         }
     }
 
-    /// Serves the cgroups that commands to a former agent had named.
+    /// Serves the cgroups that commands to a former agent had named, as far as they are there.
     pub(super) fn inherit_cgroups(&mut self, directories: &[PathBuf]) {
-        if self.datapath.added_cgroups().is_none() {
-            return;
-        }
         for directory in directories {
             if let Err(error) = self.datapath.add_cgroup(directory) {
                 warn!("a cgroup of the former agent is not served: {error}");

@@ -373,7 +373,7 @@ mod tests {
             ),
             (
                 vec!["/a", "/b", "/c", "/d", "/e"],
-                "\ncgroups     5 by command: /a, /b, /c, and 2 more (`cc-agent cgroup list`)\nflows",
+                "\ncgroups     5 by command: /a, /b, /c, and 2 more (`cc-agent cgroup list`)\n",
             ),
         ] {
             snapshot.cgroups = Some(directories.into_iter().map(Into::into).collect());
