@@ -4,7 +4,7 @@ use std::{
     env,
     io::{self, Write},
     os::unix::{net::UnixStream, process::CommandExt},
-    path::{Path, PathBuf},
+    path::{Path, PathBuf, absolute},
     process::{self, ExitCode, Stdio},
     sync::Arc,
     thread,
@@ -23,6 +23,7 @@ use crate::{
     metrics::MetricsOptions,
     observe::ObserveOptions,
     options::RunOptions,
+    pods::PodsOptions,
     policy_server::PolicyServerOptions,
     publish::PublishOptions,
     serve,
@@ -160,6 +161,12 @@ enum Subcommands {
     /// Make a running agent serve the policy again that it served before the present one, to all
     /// flows. A second rollback undoes the first.
     Rollback(AgentOptions),
+    /// Name cgroups whose sockets a running agent serves that was started with
+    /// --cgroups-by-command, as it serves those of --cgroup.
+    Cgroup {
+        #[command(subcommand)]
+        change: CgroupCommand,
+    },
     /// Give the host its former default congestion control back after an agent with --default was
     /// killed, in all network namespaces. Changes nothing while the agent runs.
     Restore(AgentOptions),
@@ -178,6 +185,17 @@ enum Subcommands {
     Follow {
         #[command(flatten)]
         options: FollowOptions,
+        #[command(flatten)]
+        agent: AgentOptions,
+    },
+    /// Serve the pods of this node of Kubernetes that have an annotation with a running agent,
+    /// until Ctrl-C (docs/kubernetes.md).
+    ///
+    /// The agent must have been started with --cgroups-by-command. What is served stays as it is
+    /// while the API server is out of reach.
+    Pods {
+        #[command(flatten)]
+        options: PodsOptions,
         #[command(flatten)]
         agent: AgentOptions,
     },
@@ -203,6 +221,33 @@ enum Subcommands {
         #[command(flatten)]
         format: Format,
     },
+}
+
+#[derive(Debug, Subcommand)]
+enum CgroupCommand {
+    /// Serve new connections of these cgroups and of those below them, until they are removed or
+    /// the agent ends.
+    Add {
+        #[command(flatten)]
+        cgroups: Cgroups,
+    },
+    /// Serve new connections of these cgroups no longer.
+    Remove {
+        #[command(flatten)]
+        cgroups: Cgroups,
+    },
+    /// Print the directories that commands have named.
+    List(Running),
+}
+
+/// Cgroups that a command names.
+#[derive(Args, Debug)]
+struct Cgroups {
+    /// Directories of cgroup v2, as /sys/fs/cgroup/a.slice.
+    #[arg(required = true, value_name = "DIR")]
+    directories: Vec<PathBuf>,
+    #[command(flatten)]
+    agent: AgentOptions,
 }
 
 #[derive(Args, Debug)]
@@ -295,6 +340,7 @@ impl Cli {
             Subcommands::Conclude { wait, agent } => conclude(wait, &agent),
             Subcommands::Withdraw(agent) => send(&agent, status::Command::Withdraw),
             Subcommands::Rollback(agent) => send(&agent, status::Command::Rollback),
+            Subcommands::Cgroup { change } => change.carry_out(),
             Subcommands::Restore(agent) => restore(&agent),
             Subcommands::ChannelKey { file } => {
                 let key = SigningKey::create(&file)?;
@@ -308,6 +354,10 @@ impl Cli {
                 let _logs = logging::start(true).context("starting the log")?;
                 carry_through(options.follow(&agent.name, agent.socket()))
             }
+            Subcommands::Pods { options, agent } => {
+                let _logs = logging::start(true).context("starting the log")?;
+                carry_through(options.select(&agent.name, agent.socket()))
+            }
             Subcommands::Ship(options) => {
                 let _logs = logging::start(true).context("starting the log")?;
                 carry_through(options.ship())
@@ -317,6 +367,54 @@ impl Cli {
             Subcommands::Man { directory } => man(&directory),
             Subcommands::Inspect { file, format } => inspect(&file, &format),
         }
+    }
+}
+
+impl CgroupCommand {
+    fn carry_out(self) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::Add { cgroups } => {
+                cgroups.send(|directory| status::Command::AddCgroup { directory })
+            }
+            Self::Remove { cgroups } => {
+                cgroups.send(|directory| status::Command::RemoveCgroup { directory })
+            }
+            Self::List(running) => {
+                let socket = running.agent.socket();
+                let Some(directories) = fetch(&socket)?.cgroups else {
+                    anyhow::bail!(
+                        "the agent at {} was not started with --cgroups-by-command: its cgroups \
+                         are those of its options (`cc-agent status`)",
+                        socket.display()
+                    );
+                };
+                if running.format.json {
+                    write(&serde_json::to_string_pretty(&directories)?)?;
+                } else {
+                    for directory in directories {
+                        write(&directory.display().to_string())?;
+                    }
+                }
+                Ok(ExitCode::SUCCESS)
+            }
+        }
+    }
+}
+
+impl Cgroups {
+    fn send(self, command: impl Fn(PathBuf) -> status::Command) -> anyhow::Result<ExitCode> {
+        for directory in &self.directories {
+            // The agent's working directory may be another one. One that was removed still has a
+            // name.
+            let directory = match directory.canonicalize() {
+                Ok(directory) => directory,
+                Err(_) => {
+                    absolute(directory).with_context(|| format!("{}", directory.display()))?
+                }
+            };
+            send(&self.agent, command(directory))?;
+        }
+        Ok(ExitCode::SUCCESS)
     }
 }
 

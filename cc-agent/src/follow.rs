@@ -31,7 +31,7 @@ use tokio::{
 };
 use tracing::{error, info, warn};
 
-use crate::state_file;
+use crate::{said::Said, state_file};
 
 /// The directory of policies where systemd names none.
 const DIRECTORY: &str = "/var/lib/cc-agent/policies";
@@ -82,7 +82,7 @@ struct Host {
     /// The file that the follower is remembered in.
     memory: PathBuf,
     /// What was last said of the channel and of the agent, which is not said again each time.
-    said: [String; 2],
+    said: [Said; 2],
 }
 
 impl FollowOptions {
@@ -125,7 +125,7 @@ impl FollowOptions {
             }
             // Not interrupted: what is asked of the agent is also remembered.
             if let Err(error) = host.look().await {
-                host.say(0, &error);
+                host.said[0].warn(&error);
             }
         }
     }
@@ -195,23 +195,19 @@ impl Host {
         let announcement = signed.announcement.clone();
         match self.follower.hear(signed) {
             Turn::New => info!("announced: {announcement}"),
-            Turn::Known => self.said[0].clear(),
-            Turn::Replayed { found, known } => self.say(
-                0,
-                &format!(
-                    "{} announces {found} again, but {known} came after it: the publisher has lost \
-                     the channel's content, or somebody has put former content back; {known} stays",
-                    self.store
-                ),
-            ),
-            Turn::Forked => self.say(
-                0,
-                &format!(
-                    "{} announces another {} than before: two publishers have the same key; what \
-                     was heard first stays",
-                    self.store, announcement.sequence
-                ),
-            ),
+            Turn::Known => {
+                self.said[0].clear();
+            }
+            Turn::Replayed { found, known } => self.said[0].warn(&format!(
+                "{} announces {found} again, but {known} came after it: the publisher has lost the \
+                 channel's content, or somebody has put former content back; {known} stays",
+                self.store
+            )),
+            Turn::Forked => self.said[0].warn(&format!(
+                "{} announces another {} than before: two publishers have the same key; what was \
+                 heard first stays",
+                self.store, announcement.sequence
+            )),
         }
         Ok(())
     }
@@ -223,7 +219,7 @@ impl Host {
             let snapshot = match spawn_blocking(move || fetch(&socket)).await? {
                 Ok(snapshot) => snapshot,
                 Err(error) => {
-                    self.say(1, &error);
+                    self.said[1].warn(&error);
                     return Ok(());
                 }
             };
@@ -326,16 +322,6 @@ impl Host {
             }
         }
         Ok(())
-    }
-
-    /// Logs something of the channel (0) or of the agent (1) unless it was the last that was said
-    /// of it.
-    fn say(&mut self, of: usize, what: &impl ToString) {
-        let what = what.to_string();
-        if self.said[of] != what {
-            warn!("{what}");
-            self.said[of] = what;
-        }
     }
 }
 

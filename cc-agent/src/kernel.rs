@@ -111,6 +111,19 @@ pub enum Error {
     /// A cgroup is given twice.
     #[error("the cgroup {} is given twice: leave one of them out", .0.display())]
     CgroupTwice(PathBuf),
+    /// The agent was not started to take cgroups by command.
+    #[error(
+        "this agent's cgroups are those that it was started with: start it with \
+         --cgroups-by-command, which a successor with --takeover can do as well, or name them with \
+         --cgroup"
+    )]
+    CgroupsFixed,
+    /// Commands have named as many cgroups as an agent takes.
+    #[error(
+        "commands have named {0} cgroups already, which is the most: remove some, or name a \
+             directory above them"
+    )]
+    CgroupsFull(usize),
     /// The verifier refused a program.
     #[error(
         "the kernel refused the BPF program {program}: {source}; `cc-agent check` says what this \

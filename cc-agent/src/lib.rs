@@ -17,7 +17,8 @@
 //!   [`cc_client`].
 //!   [`view`] is the live view, and [`bundle`] the report of a bug.
 //! - [`publish`] and [`follow`] are the two ends of a channel of policies ([`cc_channel`]), and
-//!   [`ship`] uploads recordings.
+//!   [`ship`] uploads recordings. [`pods`] selects pods of Kubernetes. What these find again and
+//!   again `said` says once.
 //! - `shutdown` ends the process when it is asked to, and [`logging`] writes its log, each on a
 //!   thread of its own. `takeover` is how one agent succeeds another. `notify` tells the service
 //!   manager how the agent is. `promoted`, `history` and `state_file` are what an agent remembers
@@ -54,12 +55,14 @@ pub mod network;
 mod notify;
 pub mod observe;
 pub mod options;
+pub mod pods;
 pub mod policy_server;
 mod promoted;
 pub mod publish;
 pub mod recording_setup;
 pub mod remote;
 pub mod remote_error;
+mod said;
 pub mod scope;
 pub mod serve;
 pub mod settings;

@@ -359,8 +359,8 @@ impl RemoteOptions {
 impl ScopeOptions {
     fn or(self, other: Self) -> Self {
         first_of!(
-            self, other: cgroup, default, default_local, only_to, never_to, only_via, never_via,
-            restricted,
+            self, other: cgroup, cgroups_by_command, default, default_local, only_to, never_to,
+            only_via, never_via, restricted,
         )
     }
 }

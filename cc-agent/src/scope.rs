@@ -35,6 +35,11 @@ pub struct ScopeOptions {
     #[serde(deserialize_with = "list")]
     pub cgroup: Option<Vec<PathBuf>>,
 
+    /// Let commands (`cc-agent cgroup`, `cc-agent pods`) name cgroups that are served as those of
+    /// --cgroup are, while the agent runs.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true")]
+    pub cgroups_by_command: Option<bool>,
+
     /// Make it the host's default congestion control, and restore the former default on exit.
     /// Connections over loopback and to link-local addresses keep the former default.
     #[arg(long, num_args = 0..=1, default_missing_value = "true")]
@@ -79,6 +84,8 @@ pub struct ScopeOptions {
 pub struct Served {
     /// Directories of cgroup v2 whose sockets it serves.
     pub cgroups: Vec<PathBuf>,
+    /// Whether commands may name further ones.
+    pub cgroups_by_command: bool,
     /// Whether it is the host's default.
     pub default: bool,
     /// Which connections it leaves to another congestion control, whose name is still to be filled
@@ -117,6 +124,7 @@ impl ScopeOptions {
         self.devices(leaves_local, &mut scope)?;
         Ok(Served {
             cgroups: self.cgroup.clone().unwrap_or_default(),
+            cgroups_by_command: self.cgroups_by_command.unwrap_or(false),
             default,
             scope,
             restricted,
@@ -198,6 +206,9 @@ impl ScopeOptions {
         let cgroups = entries(&self.cgroup);
         let cgroups: Vec<_> = cgroups.iter().map(|path| path.display()).collect();
         append(&mut text, ", those of the cgroups ", &cgroups);
+        if self.cgroups_by_command == Some(true) {
+            text.push_str(", those of cgroups that commands name");
+        }
         if self.default == Some(true) {
             text.push_str(", and those that choose none");
         }
@@ -431,6 +442,10 @@ mod tests {
             served("cgroup = ['/a', '/b']\nrestricted = true\nonly_via = 'eth0'").text,
             "sockets that a privileged process or a route chooses it for, those of the cgroups \
              /a, /b; only via eth0"
+        );
+        assert_eq!(
+            served("cgroups_by_command = true\nnever_to = '::1'").text,
+            "sockets that choose it, those of cgroups that commands name; never to ::1/128"
         );
         assert_eq!(
             served("default = true\nnever_to = '10.0.0.0/8,::1'\nnever_via = 'wg0'").text,

@@ -25,6 +25,7 @@ mod traces;
 use std::{
     future::pending,
     io::{self, IsTerminal},
+    path::Path,
     sync::Arc,
     time::Duration,
 };
@@ -62,6 +63,7 @@ use crate::{
     takeover::{Predecessor, Successor},
     view,
 };
+use cc_client::fetch;
 use cc_core::{
     policy::PolicySpec,
     status::{Command, Health, Outcome, Snapshot},
@@ -107,6 +109,11 @@ pub async fn serve(mut settings: Settings) -> Result<(), anyhow::Error> {
         true => Predecessor::find(&socket)?,
         false => None,
     };
+    let mut cgroups = Vec::new();
+    if predecessor.is_some() && settings.datapath.cgroups_by_command {
+        // It takes no commands about cgroups any more.
+        cgroups = fetch(&socket)?.cgroups.unwrap_or_default();
+    }
     let server = match &predecessor {
         Some(_) => Server::draft(&socket, settings.socket_group)?,
         None => Server::prepare(&socket, settings.socket_group)?,
@@ -171,6 +178,7 @@ pub async fn serve(mut settings: Settings) -> Result<(), anyhow::Error> {
     // Everything is ready to serve before the name can be chosen.
     let mut service = Service::start(settings, recording, KernelDatapath::new(datapath)?, adopted)?;
     service.datapath.register()?;
+    service.inherit_cgroups(&cgroups);
     service.takeover_gap_ms =
         last_beat_ns.map(|last_ns| clock::now_ns().saturating_sub(last_ns) as f64 / 1e6);
     let succeeds = predecessor.is_some();
@@ -363,6 +371,7 @@ impl<D: DatapathIo> EventLoop<D> {
             let service = &mut self.service;
             if reconciliation.is_due(now) {
                 service.reconcile();
+                service.forget_removed_cgroups();
                 if let Some(manager) = &self.manager {
                     if service.is_fit() {
                         manager.alive();
@@ -525,8 +534,32 @@ impl<D: DatapathIo> EventLoop<D> {
                 }
                 return;
             }
+            Command::AddCgroup { directory } => {
+                let outcome = self.may_change_cgroups(&directory);
+                let outcome = outcome.and_then(|()| self.service.add_cgroup(&directory));
+                return self.answer(outcome, by.reply);
+            }
+            Command::RemoveCgroup { directory } => {
+                let outcome = self.may_change_cgroups(&directory);
+                let outcome = outcome.and_then(|()| self.service.remove_cgroup(&directory));
+                return self.answer(outcome, by.reply);
+            }
         };
         self.announce(outcome, by.reply);
+    }
+
+    /// Refuses a change that a successor would not know of, and a path that is not absolute.
+    fn may_change_cgroups(&self, directory: &Path) -> Result<(), String> {
+        if self.successor.is_some() {
+            return Err("another process is taking over: ask again in a moment".into());
+        }
+        match directory.is_absolute() {
+            true => Ok(()),
+            false => Err(format!(
+                "{}: expected an absolute path, such as /sys/fs/cgroup/a.slice",
+                directory.display()
+            )),
+        }
     }
 
     /// Hands a client what it needs to succeed this agent, which goes on serving meanwhile.
@@ -674,6 +707,11 @@ impl<D: DatapathIo> EventLoop<D> {
     /// the client that waits for it.
     fn announce(&mut self, outcome: Outcome, reply: Option<oneshot::Sender<Outcome>>) {
         self.service.note(&outcome);
+        self.answer(outcome, reply);
+    }
+
+    /// Answers a client, which finds what it has changed in the status.
+    fn answer(&mut self, outcome: Outcome, reply: Option<oneshot::Sender<Outcome>>) {
         // Before the reply, so that the client finds the outcome in the status.
         if let Ok(snapshot) = self.service.shared_snapshot() {
             self.snapshots.send_replace(snapshot);

@@ -77,6 +77,7 @@ impl Settings {
         if self.keep_capabilities {
             return Capabilities::ALL;
         }
+        // Attaching to cgroups that commands name takes none: the program is loaded by then.
         if !self.datapath.cgroups.is_empty() || self.default {
             keep = keep.with(Capabilities::NET_ADMIN);
         }
@@ -126,6 +127,7 @@ impl RunOptions {
         }
         let Served {
             cgroups,
+            cgroups_by_command,
             default,
             scope,
             restricted,
@@ -195,6 +197,7 @@ impl RunOptions {
                 slots,
                 settings: datapath,
                 cgroups,
+                cgroups_by_command,
                 scope,
                 restricted,
                 name: name.clone(),
@@ -455,7 +458,8 @@ mod tests {
              plain = true\ncanary = 12.5\ncandidate = 'fixed:9'\ncanary_by = 'host'\n\
              canary_block = 2.5\ncanary_units = 4\n\
              record = 'r'\nrecord_addresses = 'plain'\nrecord_file_mb = 3\n\
-             record_file_s = 4\nrecord_delay_s = 5\nrecord_limit_mb = 6\n",
+             record_file_s = 4\nrecord_delay_s = 5\nrecord_limit_mb = 6\n\
+             cgroups_by_command = true\n",
         )
         .expect("valid");
         assert_eq!(
@@ -475,6 +479,7 @@ mod tests {
                 .with_pacing_gain(Some(1.5))
                 .with_ack_filter(AckFilter::Port(80)),
                 cgroups: vec!["/c".into()],
+                cgroups_by_command: true,
                 scope: settings.datapath.scope.clone(),
                 restricted: false,
             }

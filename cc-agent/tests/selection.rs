@@ -6,7 +6,7 @@ use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream},
     path::Path,
-    process::{Command, ExitCode, Stdio},
+    process::{Child, Command, ExitCode, Stdio},
 };
 
 use cc_agent::kernel::{
@@ -16,8 +16,8 @@ use cc_agent::kernel::{
 };
 use cc_ebpf::Counter;
 use cc_lab::{
-    AfterEnd, Agent, Bottleneck, Cgroup, Flow, Footprint, Namespace, Network, Sink, eventually,
-    unique_name,
+    AfterEnd, Agent, ApiServer, Bottleneck, Cgroup, Flow, Footprint, Namespace, Network, Sink,
+    eventually, unique_name,
 };
 use nix::sys::signal::Signal;
 use socket2::{Domain, SockRef, Socket, Type};
@@ -25,6 +25,9 @@ use socket2::{Domain, SockRef, Socket, Type};
 fn main() -> ExitCode {
     cc_lab::run(cc_lab::trials![
         several_cgroups_use_it,
+        commands_name_cgroups_while_it_runs,
+        a_successor_keeps_the_cgroups_that_commands_have_named,
+        pods_that_an_annotation_selects_are_paced_behind_veth,
         a_cgroup_keeps_what_it_has_towards_networks_that_are_left,
         listed_networks_are_left_whatever_a_socket_has_chosen,
         only_listed_networks_are_served,
@@ -154,6 +157,275 @@ fn several_cgroups_use_it() {
     );
     drop(agent);
     Footprint::of(&bench.name).assert_vanishes();
+}
+
+/// Runs a command of `cc-agent`, and returns whether it succeeded and what it said.
+fn command(arguments: &[&str], socket: &Path) -> (bool, String) {
+    let mut command = Command::new(BINARY);
+    command.args(arguments).arg("--socket").arg(socket);
+    let output = command.stdin(Stdio::null()).output().expect("it starts");
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said).into_owned();
+    (output.status.success(), said)
+}
+
+/// Runs a command of `cc-agent` that must succeed, and returns what it said.
+fn done(arguments: &[&str], socket: &Path) -> String {
+    let (success, said) = command(arguments, socket);
+    assert!(success, "{arguments:?}: {said}");
+    said
+}
+
+fn commands_name_cgroups_while_it_runs() {
+    let (Some(first), Some(second), Some(third)) = (cgroup(), cgroup(), cgroup()) else {
+        return;
+    };
+    let bench = Bench::new();
+    let [four, ..] = bench.receivers();
+    let places = [&first, &second, &third].map(|cgroup| text(cgroup.directory()).to_owned());
+    let [one, two, three] = &places;
+    let mut agent = bench.agent(&["--cgroups-by-command", "--cgroup", three]);
+    let status = agent.status();
+    assert_eq!(status.cgroups.as_deref(), Some(&[][..]));
+    let served = status.served.expect("a new agent says so");
+    assert!(
+        served.contains("those of cgroups that commands name"),
+        "{served}"
+    );
+    let finds = |cgroup: &Cgroup| cgroup.within(|| bench.finds(four));
+    assert_eq!(finds(&first), "reno");
+
+    let said = done(&["cgroup", "add", one, two], agent.socket());
+    assert_eq!(said.matches("are served from now on").count(), 2, "{said}");
+    assert_eq!(finds(&first), bench.name);
+    assert_eq!(finds(&second), bench.name);
+    // Also where a container has a cgroup of its own, and for what is named twice.
+    assert_eq!(finds(&first.below("container")), bench.name);
+    let said = done(
+        &["cgroup", "add", &format!("{one}/."), three],
+        agent.socket(),
+    );
+    assert!(
+        said.contains(&format!("{one} are served already")),
+        "{said}"
+    );
+    let listed = done(&["cgroup", "list"], agent.socket());
+    assert_eq!(listed.lines().collect::<Vec<_>>(), places);
+
+    // One that --cgroup has named is served with and without a command.
+    for arguments in [["cgroup", "remove", one], ["cgroup", "remove", three]] {
+        let said = done(&arguments, agent.socket());
+        assert!(said.contains("was removed from the cgroups"), "{said}");
+    }
+    assert_eq!(finds(&first), "reno");
+    assert_eq!(finds(&second), bench.name);
+    assert_eq!(finds(&third), bench.name);
+    let said = done(&["cgroup", "remove", one], agent.socket());
+    assert!(said.contains("no command has named"), "{said}");
+
+    for (arguments, part) in [
+        (
+            ["cgroup", "add", "/proc"],
+            "/proc: it is no directory of a cgroup v2",
+        ),
+        (["cgroup", "add", "/sys/fs/cgroup/nowhere"], "No such file"),
+    ] {
+        let (success, said) = command(&arguments, agent.socket());
+        assert!(!success && said.contains(part), "{said}");
+    }
+    // What is removed is forgotten.
+    drop(second);
+    eventually("the agent forgot it", || {
+        agent
+            .status()
+            .cgroups
+            .is_some_and(|it| it.is_empty())
+            .then_some(())
+    });
+    // None of it is news: there may be many.
+    assert_eq!(agent.status().news, None);
+    let (status, log) = agent.end(Signal::SIGTERM);
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert_eq!(finds(&third), "reno");
+    Footprint::of(&bench.name).assert_vanishes();
+
+    let agent = bench.agent(&["--cgroup", three]);
+    let (success, said) = command(&["cgroup", "add", one], agent.socket());
+    assert!(
+        !success && said.contains("start it with --cgroups-by-command"),
+        "{said}"
+    );
+    let (success, said) = command(&["cgroup", "list"], agent.socket());
+    assert!(!success && said.contains("--cgroups-by-command"), "{said}");
+}
+
+fn a_successor_keeps_the_cgroups_that_commands_have_named() {
+    if !cc_lab::links_register() {
+        return eprintln!("SKIPPED: a successor's cgroups: a takeover needs a link");
+    }
+    let (Some(kept), Some(removed)) = (cgroup(), cgroup()) else {
+        return;
+    };
+    let bench = Bench::new();
+    let [four, ..] = bench.receivers();
+    let arguments = [
+        "--policy",
+        "fixed:20",
+        "--heartbeat-ms",
+        "30000",
+        "--takeover",
+    ];
+    let mut first = bench.agent(&[&arguments[2..4], &["--cgroups-by-command"]].concat());
+    let directories = [text(kept.directory()), text(removed.directory())];
+    done(
+        &[&["cgroup", "add"], &directories[..]].concat(),
+        first.socket(),
+    );
+    let successor = |arguments: &[&str], former: &mut Agent| {
+        let mut command = Command::new(BINARY);
+        bench.sender().hold(&mut command);
+        let next = Agent::spawn_by(command, &bench.name, former.socket(), arguments);
+        let (status, log) = former.wait();
+        assert_eq!(status.code(), Some(0), "{log}{}", next.log());
+        eventually("the successor answered", || {
+            let status = cc_client::fetch(next.socket()).ok()?;
+            (status.pid == next.pid().as_raw() as u32).then_some(())
+        });
+        next
+    };
+    let with = [&arguments[..], &["--cgroups-by-command"]].concat();
+    let mut second = successor(&with, &mut first);
+    let expected = Some(
+        [&kept, &removed]
+            .map(|it| it.directory().to_owned())
+            .to_vec(),
+    );
+    assert_eq!(second.status().cgroups, expected);
+    assert_eq!(kept.within(|| bench.finds(four)), bench.name);
+    done(&["cgroup", "remove", directories[1]], second.socket());
+    assert_eq!(removed.within(|| bench.finds(four)), "reno");
+    // One that takes no commands serves none of them.
+    let third = successor(&arguments, &mut second);
+    assert_eq!(third.status().cgroups, None);
+    assert_eq!(kept.within(|| bench.finds(four)), "reno");
+}
+
+/// `cc-agent pods`, ended when it is dropped.
+struct Selector(Child);
+
+impl Drop for Selector {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn pods_that_an_annotation_selects_are_paced_behind_veth() {
+    let Some(node) = cgroup() else { return };
+    let uids = [
+        "0f5b2c1e-3d4a-4b6c-8d7e-9f0a1b2c3d4e",
+        "1a2b3c4d-0000-4000-8000-000000000001",
+    ];
+    // As the kubelet names them, with its two drivers, and a container in each.
+    let pods = [
+        node.below(
+            "kubepods.slice/kubepods-burstable.slice/\
+             kubepods-burstable-pod0f5b2c1e_3d4a_4b6c_8d7e_9f0a1b2c3d4e.slice/\
+             cri-containerd-1.scope",
+        ),
+        node.below(&format!("kubepods/besteffort/pod{}/1", uids[1])),
+    ];
+    let bench = Bench::new();
+    let [four, ..] = bench.receivers();
+    let arguments = ["--pacing-gain", "0.75", "--cgroups-by-command", "--no-cage"];
+    let agent = bench.agent(&arguments);
+    // By then it has no privilege left, and needs none.
+    let capabilities = agent.status().capabilities;
+    assert_eq!(capabilities.as_deref(), Some("none"));
+    let api = ApiServer::new();
+    api.put(uids[0], &[("rlcc/congestion-control", &bench.name)]);
+    api.put(uids[1], &[("rlcc/congestion-control", "another")]);
+    let mut selector = Command::new(BINARY);
+    selector
+        .args([
+            "pods",
+            "--node",
+            "node-1",
+            "--every",
+            "0.2",
+            "--name",
+            &bench.name,
+        ])
+        .args([
+            "--server",
+            &api.url(),
+            "--cgroup-root",
+            text(node.directory()),
+            "--socket",
+        ])
+        .arg(agent.socket())
+        .stdin(Stdio::null())
+        .stderr(Stdio::null());
+    let _selector = Selector(selector.spawn().expect("it starts"));
+    let serves = |pods: &[&Cgroup]| {
+        let above = |pod: &&Cgroup| pod.directory().parent().expect("a pod").to_owned();
+        let expected: Vec<_> = pods.iter().map(above).collect();
+        eventually("the selected pods are served", || {
+            (agent.status().cgroups.as_ref() == Some(&expected)).then_some(())
+        });
+    };
+    serves(&[&pods[0]]);
+    let connect = |pod: &Cgroup| {
+        let to = bench.network.sink.at(four);
+        pod.within(|| Flow::connect_without_choice(bench.sender(), to))
+            .sending()
+    };
+    let paced = connect(&pods[0]);
+    let other = connect(&pods[1]);
+    paced.advance(100_000);
+    other.advance(100_000);
+    assert_eq!(paced.congestion_control(), bench.name);
+    assert_eq!(other.congestion_control(), "reno");
+    drop(other);
+    // There is no fq that would pace in the place of TCP's own timer.
+    let mut qdisc = Command::new("tc");
+    qdisc.args(["-n", bench.sender().name(), "qdisc", "show", "dev", "s0"]);
+    let qdisc = qdisc.output().expect("tc is there").stdout;
+    let qdisc = String::from_utf8_lossy(&qdisc).into_owned();
+    assert!(qdisc.starts_with("qdisc noqueue"), "{qdisc}");
+    // The rate that is asked for, which `ss -ti` shows as well, and what it leads to: at three
+    // quarters of cwnd over srtt, so much of the cwnd is outstanding. Unpaced, all of it would be.
+    let mut readings: Vec<[f64; 2]> = (0..50)
+        .map(|_| {
+            paced.advance(10_000);
+            let info = paced.info();
+            let cwnd = f64::from(info.snd_cwnd);
+            let by_cwnd = cwnd * f64::from(info.snd_mss) / f64::from(info.rtt) * 1e6;
+            [
+                info.pacing_rate as f64 / by_cwnd,
+                f64::from(info.unacked) / cwnd,
+            ]
+        })
+        .collect();
+    for (index, expected) in [(0, 0.7..0.8), (1, 0.5..0.9)] {
+        readings.sort_by(|a, b| a[index].total_cmp(&b[index]));
+        let median = readings[25][index];
+        assert!(
+            expected.contains(&median),
+            "{index}: {median} of {readings:?}"
+        );
+    }
+
+    // Only while the annotation selects it; a connection that is open keeps what it has.
+    api.put(uids[0], &[]);
+    api.put(uids[1], &[("rlcc/congestion-control", &bench.name)]);
+    serves(&[&pods[1]]);
+    assert_eq!(pods[0].within(|| bench.finds(four)), "reno");
+    assert_eq!(pods[1].within(|| bench.finds(four)), bench.name);
+    assert_eq!(paced.congestion_control(), bench.name);
+    api.delete(uids[1]);
+    serves(&[]);
+    assert_eq!(pods[1].within(|| bench.finds(four)), "reno");
 }
 
 fn a_cgroup_keeps_what_it_has_towards_networks_that_are_left() {

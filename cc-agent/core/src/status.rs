@@ -106,6 +106,10 @@ pub struct Snapshot {
     /// Which sockets the agent serves, in words; `None` from an older agent.
     #[serde(default)]
     pub served: Option<String>,
+    /// The directories of cgroups that commands have named, whose sockets are served; `None` where
+    /// commands may name none, and from an older agent.
+    #[serde(default)]
+    pub cgroups: Option<Vec<PathBuf>>,
     /// The capabilities that the agent holds, in words; `None` from an older agent.
     #[serde(default)]
     pub capabilities: Option<String>,

@@ -37,6 +37,18 @@ impl Cgroup {
         Ok(Self { directory })
     }
 
+    /// Creates a cgroup below this one, and those in between.
+    ///
+    /// # Panics
+    ///
+    /// Panics if a directory cannot be created.
+    pub fn below(&self, path: &str) -> Self {
+        let directory = self.directory.join(path);
+        fs::create_dir_all(&directory)
+            .unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
+        Self { directory }
+    }
+
     /// Returns its directory in the mounted hierarchy.
     pub fn directory(&self) -> &Path {
         &self.directory
@@ -57,8 +69,18 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.directory);
+        remove(&self.directory);
     }
+}
+
+/// Removes a cgroup and those below it, where no process is left in them.
+fn remove(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove(&entry.path());
+        }
+    }
+    let _ = fs::remove_dir(directory);
 }
 
 /// Moves this process back to a cgroup when dropped, also while a panic unwinds.
@@ -185,7 +207,7 @@ pub(super) fn remove_all(selected: impl Fn(&str) -> bool) {
     for mount in [mount(), memory_v1()].into_iter().flatten() {
         for entry in fs::read_dir(mount).into_iter().flatten().flatten() {
             if selected(&entry.file_name().to_string_lossy()) {
-                let _ = fs::remove_dir(entry.path());
+                remove(&entry.path());
             }
         }
     }

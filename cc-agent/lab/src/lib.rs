@@ -8,6 +8,8 @@
 //! | a scripted TCP peer, segment by segment | [`peer`] |
 //! | the kernel's view of a connection | [`TcpInfo`] |
 //! | the agent's own binary as a child process | [`Agent`], [`agent_beside`] |
+//! | an API server of Kubernetes, with faults | [`ApiServer`], [`Fault`] |
+//! | manifests against the types of the Kubernetes API | [`manifest`] |
 //! | killing a process at any of its system calls, or making one fail | [`supervise`] |
 //! | little disk, little memory | [`SmallDisk`], [`MemoryCgroup`] |
 //! | records of a datapath or an observer | [`Tap`], [`TestAgent`], [`assert_window_is`] |
@@ -49,6 +51,7 @@
 //! ```
 
 mod agent;
+mod api_server;
 mod cgroup;
 mod churn;
 mod crowd;
@@ -57,6 +60,7 @@ mod exact;
 mod footprint;
 pub mod harness;
 mod kernel_bbr;
+pub mod manifest;
 mod namespace;
 mod network;
 mod path;
@@ -70,6 +74,7 @@ mod tcp;
 mod tcp_info;
 
 pub use agent::{Agent, agent_beside, is_slow};
+pub use api_server::{ApiServer, Fault};
 pub use cgroup::{Cgroup, MemoryCgroup};
 pub use churn::Churn;
 pub use crowd::Crowd;

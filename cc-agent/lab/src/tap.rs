@@ -29,6 +29,7 @@ pub fn datapath_options(name: &str) -> kernel::Options {
             ..Settings::default()
         },
         cgroups: Vec::new(),
+        cgroups_by_command: false,
         scope: kernel::Scope::default(),
         restricted: false,
     }

@@ -22,11 +22,13 @@
 //! | [`tls`] | certificates and keys from PEM files |
 //! | [`transport`] | what a server listens with, and how a client connects |
 //! | [`http`] | connections of servers of plain HTTP, such as pages of metrics |
+//! | [`https`] | a client of other projects' servers of HTTP, over TLS |
 //!
-//! The last four are for every service of the project: the trainer uses them as well.
+//! The last five are for every service of the project: the trainer uses them as well.
 
 pub mod client;
 pub mod http;
+pub mod https;
 pub mod rpc;
 pub mod server;
 pub mod tls;

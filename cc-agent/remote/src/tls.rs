@@ -6,7 +6,7 @@ use cc_core::regular_file;
 use tonic::transport::{Certificate, ClientTlsConfig, Identity, ServerTlsConfig};
 
 /// Size limit of a PEM file, bytes.
-const MAX_PEM: u64 = 1 << 20;
+pub(crate) const MAX_PEM: u64 = 1 << 20;
 
 /// The PEM files of one side.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,13 +4,16 @@ use std::{
     collections::HashMap,
     fs, io,
     os::fd::{AsFd, AsRawFd, OwnedFd, RawFd},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use aya::{
     Ebpf, EbpfLoader,
     maps::{Map, MapData, loaded_maps},
-    programs::{CgroupAttachMode, ProgramError, ProgramInfo, SockOps, loaded_programs},
+    programs::{
+        CgroupAttachMode, ProgramError, ProgramInfo, SockOps, loaded_programs,
+        sock_ops::SockOpsLinkId,
+    },
 };
 use aya_obj::generated::bpf_prog_type;
 use cc_core::error_chain;
@@ -22,7 +25,9 @@ use nix::unistd::geteuid;
 
 pub use super::object::{Ring, has_object};
 use super::{
-    Error, btf, cgroup, clock, cookies,
+    Error, btf, cgroup,
+    cgroup::AddedCgroups,
+    clock, cookies,
     inheritance::Inheritance,
     object::{
         ACKS, COUNTERS, Counters, DECISIONS, DEVICES, FLOWS, FREE_SLOTS, FreeSlots, HEARTBEAT,
@@ -51,6 +56,8 @@ pub struct Options {
     pub settings: Settings,
     /// Directories of cgroup v2 whose sockets use the congestion control.
     pub cgroups: Vec<PathBuf>,
+    /// Whether further ones may be added while it runs.
+    pub cgroups_by_command: bool,
     /// Which connections are served, and which are left.
     pub scope: Scope,
     /// Whether only processes with CAP_NET_ADMIN may choose the congestion control for a socket.
@@ -79,6 +86,8 @@ impl Options {
 pub struct Datapath {
     // The cgroups' sockets stop choosing the name before it is unregistered, and that happens while
     // everything else is still there.
+    /// The cgroups that were added since the start; `None` where none may be.
+    added: Option<AddedCgroups>,
     programs: Ebpf,
     cgroups: Vec<(PathBuf, fs::File)>,
     registration: Option<Registration>,
@@ -188,7 +197,7 @@ impl Datapath {
                 None
             }
         };
-        if !cgroups.is_empty() {
+        if !cgroups.is_empty() || options.cgroups_by_command {
             chooser(&mut programs)?
                 .load()
                 .map_err(Error::aya("loading the cgroups' program"))?;
@@ -230,6 +239,7 @@ impl Datapath {
         };
         let shared = SHARED.into_iter().map(keep).collect::<Result<_, Error>>()?;
         Ok(Self {
+            added: options.cgroups_by_command.then(AddedCgroups::default),
             programs,
             cgroups,
             registration: Some(match link {
@@ -281,13 +291,45 @@ impl Datapath {
         self.settings.write(0, self.asked);
         self.write_heartbeat(clock::now_ns());
         for (path, directory) in &self.cgroups {
-            let what = format!("attaching to the cgroup {}", path.display());
-            chooser(&mut self.programs)?
-                // A link always allows others beside it; old kernels refuse the flag that says so.
-                .attach(directory, CgroupAttachMode::Single)
-                .map_err(Error::aya(what))?;
+            attach(&mut self.programs, path, directory)?;
         }
         Ok(())
+    }
+
+    /// The directories of the cgroups that were added since the start, in that order; `None` where
+    /// none may be.
+    pub fn added_cgroups(&self) -> Option<Vec<PathBuf>> {
+        self.added.as_ref().map(AddedCgroups::directories)
+    }
+
+    /// Serves the sockets of a cgroup from now on. Returns false when it was added before.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error where none may be added, when the directory is none of cgroup v2, and when
+    /// the kernel refuses to attach to it.
+    pub fn add_cgroup(&mut self, directory: &Path) -> Result<bool, Error> {
+        let added = self.added.as_mut().ok_or(Error::CgroupsFixed)?;
+        added.add(directory, &self.cgroups, |file| {
+            let id = attach(&mut self.programs, directory, file)?;
+            let link = chooser(&mut self.programs)?.take_link(id);
+            link.map_err(Error::aya("keeping the link of a cgroup"))
+        })
+    }
+
+    /// Serves the sockets of a cgroup no longer that was added. Returns false when it was not.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error where none may be added.
+    pub fn remove_cgroup(&mut self, directory: &Path) -> Result<bool, Error> {
+        let added = self.added.as_mut().ok_or(Error::CgroupsFixed)?;
+        Ok(added.remove(directory))
+    }
+
+    /// Forgets the added cgroups whose directories were removed since, and returns these.
+    pub fn forget_removed_cgroups(&mut self) -> Vec<PathBuf> {
+        (self.added.as_mut()).map_or_else(Vec::new, AddedCgroups::forget_removed)
     }
 
     /// What a successor needs to serve in the place of this agent.
@@ -625,6 +667,15 @@ impl Orphans {
 /// units of 2^20 ns, about a millisecond.
 fn load_number() -> u32 {
     ((clock::now_ns() >> 20) as u32).max(1)
+}
+
+/// Attaches the program by which sockets of a cgroup choose the name.
+fn attach(ebpf: &mut Ebpf, path: &Path, directory: &fs::File) -> Result<SockOpsLinkId, Error> {
+    let what = format!("attaching to the cgroup {}", path.display());
+    chooser(ebpf)?
+        // A link always allows others beside it; old kernels refuse the flag that says so.
+        .attach(directory, CgroupAttachMode::Single)
+        .map_err(Error::aya(what))
 }
 
 fn chooser(ebpf: &mut Ebpf) -> Result<&mut SockOps, Error> {

@@ -1,6 +1,10 @@
 //! What the event loop needs of a datapath.
 
-use std::{future::Future, os::fd::OwnedFd};
+use std::{
+    future::Future,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+};
 
 use bytes::Bytes;
 use cc_ebpf::{Decision, Flow};
@@ -55,6 +59,26 @@ pub(crate) trait DatapathIo {
 
     /// The generation of the flow that is live in `slot`; `None` when none is.
     fn occupant(&self, slot: u32) -> Option<u32>;
+
+    /// The directories of the cgroups that were added since the start; `None` where none may be.
+    fn added_cgroups(&self) -> Option<Vec<PathBuf>> {
+        None
+    }
+
+    /// Serves the sockets of a cgroup from now on. Returns false when it was added before.
+    fn add_cgroup(&mut self, _directory: &Path) -> Result<bool, kernel::Error> {
+        Err(kernel::Error::CgroupsFixed)
+    }
+
+    /// Serves the sockets of an added cgroup no longer. Returns false when it was not added.
+    fn remove_cgroup(&mut self, _directory: &Path) -> Result<bool, kernel::Error> {
+        Err(kernel::Error::CgroupsFixed)
+    }
+
+    /// Forgets the added cgroups whose directories were removed, and returns these.
+    fn forget_removed_cgroups(&mut self) -> Vec<PathBuf> {
+        Vec::new()
+    }
 
     /// The descriptors that a successor needs.
     fn bequeath(&self) -> Result<Inheritance, kernel::Error> {
@@ -174,6 +198,22 @@ impl DatapathIo for KernelDatapath {
 
     fn flush_messages(&mut self) {
         self.datapath.flush_messages();
+    }
+
+    fn added_cgroups(&self) -> Option<Vec<PathBuf>> {
+        self.datapath.added_cgroups()
+    }
+
+    fn add_cgroup(&mut self, directory: &Path) -> Result<bool, kernel::Error> {
+        self.datapath.add_cgroup(directory)
+    }
+
+    fn remove_cgroup(&mut self, directory: &Path) -> Result<bool, kernel::Error> {
+        self.datapath.remove_cgroup(directory)
+    }
+
+    fn forget_removed_cgroups(&mut self) -> Vec<PathBuf> {
+        self.datapath.forget_removed_cgroups()
     }
 
     fn bequeath(&self) -> Result<Inheritance, kernel::Error> {

@@ -1,6 +1,7 @@
 //! The state of a running agent and everything that the event loop does with it.
 
 use std::{
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -295,6 +296,50 @@ impl<D: DatapathIo> Service<D> {
         self.agent.reconcile(|slot| datapath.occupant(slot));
         if let Some(remote) = &mut self.remote {
             remote.reconcile(|slot| datapath.occupant(slot));
+        }
+    }
+
+    /// Serves the sockets of a cgroup from now on. It is no news: there may be many.
+    pub(super) fn add_cgroup(&mut self, directory: &Path) -> Outcome {
+        let added = self.datapath.add_cgroup(directory);
+        let shown = directory.display();
+        match added.map_err(|error| error.to_string())? {
+            true => {
+                info!("new connections of the cgroup {shown} are served");
+                Ok(format!("new connections of {shown} are served from now on"))
+            }
+            false => Ok(format!("new connections of {shown} are served already")),
+        }
+    }
+
+    /// Serves the sockets of a cgroup no longer that a command has named.
+    pub(super) fn remove_cgroup(&mut self, directory: &Path) -> Outcome {
+        let removed = self.datapath.remove_cgroup(directory);
+        let shown = directory.display();
+        match removed.map_err(|error| error.to_string())? {
+            true => {
+                info!("the cgroup {shown} is none of those that commands have named any more");
+                Ok(format!(
+                    "{shown} was removed from the cgroups that commands have named"
+                ))
+            }
+            false => Ok(format!("no command has named {shown}")),
+        }
+    }
+
+    /// Serves the cgroups that commands to a former agent had named, as far as they are there.
+    pub(super) fn inherit_cgroups(&mut self, directories: &[PathBuf]) {
+        for directory in directories {
+            if let Err(error) = self.datapath.add_cgroup(directory) {
+                warn!("a cgroup of the former agent is not served: {error}");
+            }
+        }
+    }
+
+    /// Forgets the cgroups that commands have named and somebody has removed.
+    pub(super) fn forget_removed_cgroups(&mut self) {
+        for directory in self.datapath.forget_removed_cgroups() {
+            info!("the cgroup {} was removed", directory.display());
         }
     }
 
@@ -762,6 +807,7 @@ impl<D: DatapathIo> Service<D> {
             news: self.policies.last_outcome.clone(),
             incidents: self.history.incidents(),
             served: Some(self.served.clone()),
+            cgroups: self.datapath.added_cgroups(),
             capabilities: Some(self.capabilities.clone()),
             differs: self.differs.clone(),
             default: self.default.clone(),

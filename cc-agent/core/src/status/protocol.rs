@@ -43,6 +43,16 @@ pub enum Command {
     Withdraw,
     /// Serve the policy that was the incumbent before the present one.
     Rollback,
+    /// Serve the sockets of this cgroup v2 directory, and of those below it, from now on.
+    AddCgroup {
+        /// Absolute path of the directory, as the agent sees it.
+        directory: PathBuf,
+    },
+    /// Serve the sockets of a cgroup no longer that [`Self::AddCgroup`] has named.
+    RemoveCgroup {
+        /// The path that it was named by, or another one of the same directory.
+        directory: PathBuf,
+    },
 }
 
 /// The command as it is written on the command line.
@@ -57,6 +67,10 @@ impl fmt::Display for Command {
             Self::Promote => f.write_str("promote"),
             Self::Withdraw => f.write_str("withdraw"),
             Self::Rollback => f.write_str("rollback"),
+            Self::AddCgroup { directory } => write!(f, "cgroup add {}", directory.display()),
+            Self::RemoveCgroup { directory } => {
+                write!(f, "cgroup remove {}", directory.display())
+            }
         }
     }
 }
@@ -140,6 +154,16 @@ mod tests {
             serde_json::from_str::<Command>(&json).expect("parses"),
             command
         );
+    }
+
+    #[test]
+    fn commands_about_cgroups_are_written_as_on_the_command_line() {
+        let json = r#"{"add-cgroup": {"directory": "/sys/fs/cgroup/a.slice"}}"#;
+        let command: Command = serde_json::from_str(json).expect("parses");
+        assert_eq!(command.to_string(), "cgroup add /sys/fs/cgroup/a.slice");
+        let json = r#"{"remove-cgroup": {"directory": "/c"}}"#;
+        let command: Command = serde_json::from_str(json).expect("parses");
+        assert_eq!(command.to_string(), "cgroup remove /c");
     }
 
     #[test]

@@ -38,6 +38,7 @@ pub fn idle() -> Snapshot {
         news: None,
         incidents: Vec::new(),
         served: None,
+        cgroups: None,
         capabilities: None,
         differs: None,
         default: None,

@@ -9,6 +9,8 @@ use crate::canary::{ArmReport, CanaryBy};
 
 /// The latest incidents that are shown.
 const INCIDENTS: usize = 5;
+/// The cgroups by command that are shown.
+const CGROUPS: usize = 3;
 
 impl fmt::Display for Incident {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -37,6 +39,17 @@ impl fmt::Display for Snapshot {
         writeln!(f, "policy      {local}{}", self.policy)?;
         if let Some(served) = &self.served {
             writeln!(f, "serves      {served}")?;
+        }
+        if let Some(cgroups) = &self.cgroups {
+            write!(f, "cgroups     {} by command", cgroups.len())?;
+            for (index, directory) in cgroups.iter().take(CGROUPS).enumerate() {
+                let head = if index == 0 { ": " } else { ", " };
+                write!(f, "{head}{}", directory.display())?;
+            }
+            match cgroups.len().saturating_sub(CGROUPS) {
+                0 => writeln!(f)?,
+                more => writeln!(f, ", and {more} more (`cc-agent cgroup list`)")?,
+            }
         }
         write!(
             f,
@@ -346,6 +359,27 @@ mod tests {
             !text.contains("slots_leaked") && text.contains("windows            300\n"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn cgroups_by_command_are_counted_and_the_first_are_shown() {
+        let mut snapshot = idle();
+        assert!(!snapshot.to_string().contains("cgroups"));
+        for (directories, expected) in [
+            (vec![], "\ncgroups     0 by command\nflows"),
+            (
+                vec!["/a", "/b"],
+                "\ncgroups     2 by command: /a, /b\nflows",
+            ),
+            (
+                vec!["/a", "/b", "/c", "/d", "/e"],
+                "\ncgroups     5 by command: /a, /b, /c, and 2 more (`cc-agent cgroup list`)\n",
+            ),
+        ] {
+            snapshot.cgroups = Some(directories.into_iter().map(Into::into).collect());
+            let text = snapshot.to_string();
+            assert!(text.contains(expected), "{text}");
+        }
     }
 
     #[test]
