@@ -338,7 +338,7 @@ impl Controller {
                 }
             }
             Mode::Startup | Mode::Fallback | Mode::ApplicationLimited => {
-                self.grow(cwnd, ack);
+                self.grow(cwnd, ack, settings);
             }
         }
         self.marked = ack.totals.delivered_ce;
@@ -398,7 +398,7 @@ impl Controller {
     /// Raises the cwnd as Reno does, with HyStart++ in slow start, or reduces it where it has not
     /// been used.
     #[inline(always)]
-    fn grow(&mut self, cwnd: &mut CwndState, ack: &AckSample) {
+    fn grow(&mut self, cwnd: &mut CwndState, ack: &AckSample, settings: &Settings) {
         if ack.decays_unused {
             self.usage.decay(cwnd, ack);
         }
@@ -408,12 +408,30 @@ impl Controller {
             acked = self.hystart.on_ack(cwnd, ack, begins_round);
             if !self.hystart.is_conservative() {
                 self.found |= Self::SLOW_START;
+            } else if settings.drains_slow_start != 0 {
+                self.drain(cwnd, ack);
             }
         }
         reno::on_ack(cwnd, ack, acked);
         if !reno::in_slow_start(cwnd) {
             self.found &= !Self::SLOW_START;
         }
+    }
+
+    /// Ends slow start, which has filled a queue, with a cwnd that empties it while the path stays
+    /// full.
+    ///
+    /// The delivery rate is that of the last round trip, in which slow start began to outrun the
+    /// path: six to ten tenths of the path's.
+    #[inline(always)]
+    fn drain(&mut self, cwnd: &mut CwndState, ack: &AckSample) {
+        let held = self.round.held_by_path(ack);
+        if held != 0 {
+            let kept = held.saturating_add(held / 2);
+            cwnd.cwnd = at_most(cwnd.cwnd, at_least(kept, INITIAL_CWND));
+        }
+        cwnd.ssthresh = cwnd.cwnd;
+        self.hystart.restart();
     }
 
     /// Moves the cwnd to the decision, as far as the flow's use of its cwnd supports it, and
@@ -663,6 +681,40 @@ mod tests {
             reno::in_slow_start(&w),
             "slow start is conservative, and not over"
         );
+    }
+
+    #[test]
+    fn a_queue_that_slow_start_has_filled_is_drained_where_the_policy_asks_for_it() {
+        let run = |settings: &Settings, interval_us| {
+            let (mut controller, mut w) = (Controller::default(), state(200, u32::MAX));
+            controller.start(0, Totals::default());
+            let mut delivered = 1;
+            for rtt_us in [30_000, 40_000] {
+                // From the eighth sample on, the second round trip is found longer.
+                for _ in 0..8 {
+                    let sample = AckSample {
+                        rtt_us,
+                        delivered: 80,
+                        interval_us,
+                        acked: 0,
+                        ..full(w.cwnd, delivered)
+                    };
+                    delivered += w.cwnd / 8 + 1;
+                    let nothing = published(0);
+                    controller.on_ack(&mut w, &sample, nothing, 7, WindowEnd::None, settings);
+                }
+            }
+            (w.cwnd, w.ssthresh, controller.slow_starts())
+        };
+        let drains = Settings {
+            drains_slow_start: 1,
+            ..settings()
+        };
+        // 80 segments in 40 ms are 60 in 30 ms, of which half as many again are kept.
+        assert_eq!(run(&drains, 40_000), (90, 90, false));
+        assert_eq!(run(&settings(), 40_000), (200, u32::MAX, false));
+        assert_eq!(run(&drains, 10_000), (200, 200, false), "never upwards");
+        assert_eq!(run(&drains, 400_000), (10, 10, false), "the initial cwnd");
     }
 
     #[test]

@@ -2,7 +2,10 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::AckSample;
+use crate::{
+    AckSample,
+    bounds::{at_least, at_most_64},
+};
 
 /// Losses count as heavy from this many segments in a round trip on ...
 const HEAVY_SEGMENTS: u32 = 4;
@@ -93,6 +96,15 @@ impl Round {
         let longer = ack.srtt_us.saturating_sub(self.least_rtt_us);
         let is_queued = self.least_rtt_us > 0 && longer > self.least_rtt_us / QUEUED_ONE_IN;
         self.queued = u32::from(is_queued);
+    }
+
+    /// The segments that the path holds without a queue: by the ACK's delivery rate and the least
+    /// RTT of the flow. 0 where either is not known.
+    #[inline(always)]
+    pub(crate) fn held_by_path(&self, ack: &AckSample) -> u32 {
+        let interval_us = u64::from(at_least(ack.interval_us, 1));
+        let held = u64::from(ack.delivered) * u64::from(self.least_rtt_us) / interval_us;
+        at_most_64(held, u32::MAX.into()) as u32
     }
 
     /// Whether so much was lost that it has to be answered before the next decision: at least four
@@ -214,6 +226,26 @@ mod tests {
         round.on_ack(&with(0, 25_001, 201));
         round.on_ack(&lost(25_001, 5));
         assert!(round.has_heavy_loss(20) && !round.has_heavy_loss(21));
+    }
+
+    #[test]
+    fn a_path_holds_its_rate_times_its_least_rtt() {
+        let sample = AckSample {
+            rtt_us: 20_000,
+            delivered: 30,
+            interval_us: 40_000,
+            ..ack()
+        };
+        let mut round = Round::default();
+        assert_eq!(round.held_by_path(&sample), 0, "no RTT yet");
+        round.on_ack(&sample);
+        assert_eq!(round.held_by_path(&sample), 15);
+        let none = AckSample {
+            delivered: 0,
+            interval_us: 0,
+            ..sample
+        };
+        assert_eq!(round.held_by_path(&none), 0);
     }
 
     #[test]

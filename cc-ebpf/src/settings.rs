@@ -53,8 +53,9 @@ pub struct Settings {
     /// Windows of a flow that may end without a newer decision before the flow falls back. Windows
     /// that the application limited do not count.
     pub unanswered_limit: u32,
-    #[doc(hidden)]
-    pub reserved: u32,
+    /// 1 where a flow that finds a queue in slow start drains it and leaves slow start, as policies
+    /// want it that decide from there on; 0 where HyStart++ ends slow start by itself.
+    pub drains_slow_start: u32,
     /// Name of the congestion control that these maps serve, NUL-padded.
     pub name: [u8; 16],
 }
@@ -74,7 +75,7 @@ impl Default for Settings {
             ack_filter: 0,
             ack_filter_argument: 0,
             unanswered_limit: u32::MAX,
-            reserved: 0,
+            drains_slow_start: 0,
             name: [0; 16],
         }
     }

@@ -59,8 +59,9 @@ pub struct Interface {
     #[serde(skip_serializing_if = "is_off")]
     pub mask_actions: bool,
     /// Whether slow start is the datapath's until it has found a limit of the path, a queue or a
-    /// loss: the policy is asked about windows from then on. Files without this field decide from
-    /// the first window on, and so end slow start.
+    /// loss: the policy is asked about windows from then on, and a queue is
+    /// [drained](Settings::drains_slow_start) first. Files without this field decide from the first
+    /// window on, and so end slow start.
     #[serde(skip_serializing_if = "is_off")]
     pub after_slow_start: bool,
     /// The divisors of raw features.
@@ -184,6 +185,7 @@ impl Interface {
             min_rtt_window_ns: u64::from(self.min_rtt_window_s) * 1_000_000_000,
             cwnd_min: self.cwnd.min,
             cwnd_max: self.cwnd.max,
+            drains_slow_start: self.after_slow_start.into(),
             ..Settings::default()
         }
         .with_pacing_gain(self.pacing_gain)
