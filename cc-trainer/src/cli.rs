@@ -2,6 +2,7 @@
 
 mod abr;
 mod act;
+mod average;
 mod blocking;
 mod calf;
 mod calibrate;
@@ -59,6 +60,7 @@ pub(crate) struct Cli {
 enum Command {
     Abr(abr::AbrArgs),
     Act(act::ActArgs),
+    Average(average::AverageArgs),
     Learn(learn::LearnArgs),
     Blocking(blocking::BlockingArgs),
     Calf(calf::CalfArgs),
@@ -86,6 +88,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
     let outcome = match cli.command {
         Command::Abr(args) => abr::command(&args),
         Command::Act(args) => act::command(&args),
+        Command::Average(args) => average::command(&args),
         Command::Learn(args) => learn::command(&args),
         Command::Blocking(args) => blocking::command(&args),
         Command::Calf(args) => calf::command(&args),

@@ -21,6 +21,7 @@
 
 pub mod abr;
 pub mod actor;
+pub mod average;
 pub mod calf;
 pub mod calibrate;
 mod cholesky;

@@ -98,6 +98,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub(crate) use self::splits::of_policy as test_sets_seen;
 use self::{
     acting::actor,
     config::{ActorSettings, Config, Overrides},

@@ -72,7 +72,7 @@ pub(super) fn check(config: &Config) -> Result<Vec<String>, TestSetError> {
 }
 
 /// The test sets that a policy has seen, as its file says.
-pub(super) fn of_policy(meta: &PolicyMeta) -> Vec<String> {
+pub(crate) fn of_policy(meta: &PolicyMeta) -> Vec<String> {
     match meta.provenance.get(PolicyMeta::TEST_SETS) {
         Some(sets) if sets == PolicyMeta::NO_TEST_SETS => Vec::new(),
         Some(sets) => sets.split(", ").map(str::to_owned).collect(),
@@ -219,25 +219,29 @@ mod tests {
         }
     }
 
-    /// The hash of the configuration is that of the version that trained it, so that what a file
-    /// states is compared.
+    /// It is the mean of two ([`crate::average`]). The hashes of the configurations are those of
+    /// the versions that trained them, so that what the file states is compared.
     #[test]
-    fn the_embedded_policy_was_trained_by_the_configuration_that_says_so() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("training/default.toml");
-        let config = Config::load(&path).expect("a configuration");
-        let source = config.environment.open().expect("links");
+    fn the_embedded_policy_was_trained_by_the_configurations_that_say_so() {
         let file = PolicyFile::parse(DEFAULT_POLICY).expect("it is ours");
         let meta = file.meta();
-        assert_eq!(Some(&meta.interface), source.interface());
-        assert_eq!(meta.serving, config.serving);
-        let provenance = &meta.provenance;
-        assert_eq!(provenance["seed"], config.seed.to_string());
-        assert_eq!(provenance["tasks"], source.tasks().join(", "));
-        let steps: u64 = provenance["steps"].parse().expect("a number");
-        assert!(
-            (config.steps..config.steps + 10_000).contains(&steps),
-            "{steps}"
-        );
+        for (number, name) in [(1, "refine.toml"), (2, "default.toml")] {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("training");
+            let config = Config::load(&folder.join(name)).expect(name);
+            let source = config.environment.open().expect(name);
+            if number == 1 {
+                assert_eq!(Some(&meta.interface), source.interface());
+            }
+            assert_eq!(meta.serving, config.serving);
+            let stated = |entry: &str| meta.provenance[&format!("{number}.{entry}")].as_str();
+            assert_eq!(stated("seed"), config.seed.to_string());
+            assert_eq!(stated("tasks"), source.tasks().join(", "));
+            let steps: u64 = stated("steps").parse().expect("a number");
+            assert!(
+                (config.steps..config.steps + 10_000).contains(&steps),
+                "{name}: {steps}"
+            );
+        }
     }
 
     #[test]

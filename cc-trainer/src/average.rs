@@ -1,0 +1,234 @@
+//! The mean of policies' parameters.
+//!
+//! Networks that were trained further from a common beginning can be averaged: the mean often keeps
+//! what each of them is good at (Wortsman et al., *Model soups*, ICML 2022; *Robust fine-tuning of
+//! zero-shot models*, CVPR 2022). Networks that began apart cannot.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cc_core::interface::Interface;
+use cc_core::policy::export::ImportError;
+use cc_core::policy::{PolicyFile, PolicyMeta};
+use cc_testbed::summary::utc_now;
+use thiserror::Error;
+
+use crate::{
+    dataset,
+    policy_file::{self, ExportError, ImportedNetwork},
+    train,
+};
+
+/// Why policies cannot be averaged. Numbers of policies count from 1.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum AverageError {
+    /// There is nothing to average.
+    #[error("{found} policies: give two or more")]
+    TooFew {
+        /// Number of policies.
+        found: usize,
+    },
+    /// A file's network is none that the trainer makes.
+    #[error("policy {number}: {source}")]
+    Import {
+        /// Number of the policy.
+        number: usize,
+        /// What is wrong with it.
+        source: ImportError,
+    },
+    /// A policy differs from the first one in what is not averaged.
+    #[error(
+        "policy {number} differs from the first in its {what}: policies that are averaged come \
+         from one by `cc-trainer train --init`"
+    )]
+    Differs {
+        /// Number of the policy.
+        number: usize,
+        /// What differs.
+        what: String,
+    },
+    /// The mean cannot be encoded.
+    #[error(transparent)]
+    Export(#[from] ExportError),
+}
+
+/// The bytes of a policy file whose parameters are the means of the files' parameters. All else is
+/// the first file's; masks and who has slow start may differ, as with
+/// [`Config::init`](crate::train::config::Config::init). A critic that sees more than the policy is
+/// in no file: the baseline of the mean is not trained then. The provenance is that of all files.
+///
+/// # Errors
+///
+/// Returns an error when there are fewer than two files, when networks, interfaces or transforms of
+/// inputs differ, or when a file was not made by the trainer.
+pub fn average(files: &[PolicyFile]) -> Result<Vec<u8>, AverageError> {
+    let [first, others @ ..] = files else {
+        return Err(AverageError::TooFew { found: 0 });
+    };
+    if others.is_empty() {
+        return Err(AverageError::TooFew { found: 1 });
+    }
+    let decode = |number: usize, file: &PolicyFile| {
+        policy_file::decode(file, 0, 0).map_err(|source| AverageError::Import { number, source })
+    };
+    let network = decode(1, first)?;
+    let mut sums: Vec<f64> = network.parameters.iter().copied().map(f64::from).collect();
+    for (file, number) in others.iter().zip(2..) {
+        let other = decode(number, file)?;
+        if let Some(what) = difference((first, &network), (file, &other)) {
+            return Err(AverageError::Differs { number, what });
+        }
+        for (sum, parameter) in sums.iter_mut().zip(&other.parameters) {
+            *sum += f64::from(*parameter);
+        }
+    }
+    let count = files.len() as f64;
+    let means: Vec<f32> = sums.iter().map(|sum| (sum / count) as f32).collect();
+    let meta = PolicyMeta {
+        provenance: provenance(files),
+        ..first.meta().clone()
+    };
+    let description = format!("The mean of {} policies, by cc-trainer", files.len());
+    let (shape, normalizer) = (&network.shape, &network.normalizer);
+    Ok(policy_file::encode(
+        shape,
+        &means,
+        normalizer,
+        &meta,
+        &description,
+    )?)
+}
+
+/// What makes a policy differ from the first one, but for its parameters.
+fn difference(
+    first: (&PolicyFile, &ImportedNetwork),
+    other: (&PolicyFile, &ImportedNetwork),
+) -> Option<String> {
+    let expected = &first.0.meta().interface;
+    let found = Interface {
+        mask_actions: expected.mask_actions,
+        after_slow_start: expected.after_slow_start,
+        ..other.0.meta().interface.clone()
+    };
+    let settings = dataset::differences(expected, &found);
+    if !settings.is_empty() {
+        return Some(format!("settings ({})", settings.join("; ")));
+    }
+    if first.1.shape != other.1.shape {
+        return Some("network".to_owned());
+    }
+    (first.1.normalizer != other.1.normalizer).then(|| "transform of inputs".to_owned())
+}
+
+/// Where the mean comes from: besides entries of its own those of each file, and its SHA-256, under
+/// the file's number, as in `1.seed`.
+fn provenance(files: &[PolicyFile]) -> BTreeMap<String, String> {
+    let seen: BTreeSet<String> = (files.iter())
+        .flat_map(|file| train::test_sets_seen(file.meta()))
+        .collect();
+    let test_sets = match seen.is_empty() {
+        true => PolicyMeta::NO_TEST_SETS.to_owned(),
+        false => Vec::from_iter(seen).join(", "),
+    };
+    let own = [
+        (
+            "trainer",
+            format!("cc-trainer {}", env!("CARGO_PKG_VERSION")),
+        ),
+        ("algorithm", "mean of parameters".to_owned()),
+        ("date", utc_now()),
+        (PolicyMeta::TEST_SETS, test_sets),
+    ];
+    let own = own.map(|(name, value)| (name.to_owned(), value));
+    let of_files = (1..).zip(files).flat_map(|(number, file)| {
+        let hash = ("sha256".to_owned(), file.summary().sha256.clone());
+        (file.meta().provenance.clone().into_iter())
+            .chain([hash])
+            .map(move |(name, value)| (format!("{number}.{name}"), value))
+    });
+    own.into_iter().chain(of_files).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use cc_core::policy::ActionSelection;
+
+    use super::*;
+    use crate::{
+        model::{Activation, Shape, initialise},
+        normalise::Normalizer,
+    };
+
+    /// A policy with these hidden layers, with parameters of this seed that were multiplied.
+    fn policy(hidden: &[usize], seed: u64, factor: f32, interface: &Interface) -> PolicyFile {
+        let shape = Shape {
+            observation: interface.observation_len(),
+            hidden: hidden.to_vec(),
+            activation: Activation::Tanh,
+            lstm: Some(3),
+            actions: interface.actions.len(),
+            privileged: 0,
+            predictions: 0,
+            values: 1,
+            branches: Vec::new(),
+        };
+        let parameters: Vec<f32> = (initialise(&shape, seed).iter())
+            .map(|parameter| parameter * factor)
+            .collect();
+        let seen = if seed == 1 { "none" } else { "broad" };
+        let provenance = BTreeMap::from([("test_sets".to_owned(), seen.to_owned())]);
+        let serving = ActionSelection::Greedy;
+        let meta = policy_file::meta("a", &shape, interface, serving, provenance);
+        let normalizer = Normalizer::identity(interface.observation_len());
+        let bytes = policy_file::encode(&shape, &parameters, &normalizer, &meta, "a test");
+        PolicyFile::parse(&bytes.expect("finite")).expect("valid")
+    }
+
+    #[test]
+    fn parameters_are_means_and_the_rest_is_the_firsts() {
+        let interface = Interface::default();
+        let later = Interface {
+            after_slow_start: true,
+            ..interface.clone()
+        };
+        let files = [
+            policy(&[4], 1, 1.0, &later),
+            policy(&[4], 2, 3.0, &interface),
+        ];
+        let mean = PolicyFile::parse(&average(&files).expect("alike")).expect("valid");
+        let parameters = |file: &PolicyFile| policy_file::decode(file, 0, 0).expect("ours");
+        let [a, b, found] = [&files[0], &files[1], &mean].map(|file| parameters(file).parameters);
+        for ((a, b), found) in a.iter().zip(&b).zip(&found) {
+            assert_eq!(*found, ((f64::from(*a) + f64::from(*b)) / 2.0) as f32);
+        }
+        assert_eq!(mean.meta().interface, later);
+        assert_eq!(mean.meta().provenance["test_sets"], "broad");
+        let provenance = &mean.meta().provenance;
+        assert_eq!(provenance["1.test_sets"], "none");
+        assert_eq!(provenance["2.sha256"], files[1].summary().sha256);
+    }
+
+    #[test]
+    fn what_is_not_alike_is_refused() {
+        let interface = Interface::default();
+        let other = Interface {
+            window_ms: 50,
+            ..interface.clone()
+        };
+        let first = || policy(&[4], 1, 1.0, &interface);
+        let refused = |files: &[PolicyFile], reason: &str| {
+            let error = average(files).expect_err(reason).to_string();
+            assert!(error.contains(reason), "{error}");
+        };
+        refused(&[], "0 policies: give two");
+        refused(&[first()], "1 policies: give two");
+        refused(
+            &[first(), policy(&[5], 1, 1.0, &interface)],
+            "policy 2 differs from the first in its network",
+        );
+        refused(
+            &[first(), first(), policy(&[4], 1, 1.0, &other)],
+            "policy 3 differs from the first in its settings (window_ms",
+        );
+    }
+}
