@@ -668,6 +668,7 @@ mod tests {
         assert!(error.starts_with("the softmax temperature is 0"), "{error}");
     }
 
+    /// It is the mean of two, whose provenance is under their numbers.
     #[test]
     fn the_default_policy_is_trained_and_says_how() {
         let file = PolicyFile::parse(DEFAULT_POLICY).expect("accepted");
@@ -677,11 +678,13 @@ mod tests {
         for key in [
             "trainer",
             "algorithm",
-            "config",
             "date",
-            "steps",
-            "seed",
-            "tasks",
+            "1.config",
+            "1.seed",
+            "1.tasks",
+            "2.config",
+            "2.seed",
+            "2.tasks",
         ] {
             let value = meta.provenance.get(key);
             assert!(
@@ -689,8 +692,10 @@ mod tests {
                 "{key}: {meta:?}"
             );
         }
-        let steps = meta.provenance["steps"].parse::<u64>();
-        assert!(steps.is_ok_and(|steps| steps > 0), "{meta:?}");
+        for key in ["1.steps", "2.steps"] {
+            let steps = meta.provenance[key].parse::<u64>();
+            assert!(steps.is_ok_and(|steps| steps > 0), "{meta:?}");
+        }
 
         // Other settings than the file's own do not reach it.
         let other = Interface {
