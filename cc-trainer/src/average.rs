@@ -25,13 +25,13 @@ pub enum AverageError {
     /// There is nothing to average.
     #[error("{found} policies: give two or more")]
     TooFew {
-        /// Number of policies.
+        /// The number of policies that were given.
         found: usize,
     },
     /// A file's network is none that the trainer makes.
     #[error("policy {number}: {source}")]
     Import {
-        /// Number of the policy.
+        /// The policy's number among those that were given, from 1.
         number: usize,
         /// What is wrong with it.
         source: ImportError,
@@ -42,9 +42,9 @@ pub enum AverageError {
          from one by `cc-trainer train --init`"
     )]
     Differs {
-        /// Number of the policy.
+        /// The policy's number among those that were given, from 1.
         number: usize,
-        /// What differs.
+        /// What differs: settings, the network, or the transform of its inputs.
         what: String,
     },
     /// The mean cannot be encoded.
