@@ -8,7 +8,7 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    time::{Duration, SystemTime},
+    time::SystemTime,
 };
 
 use anyhow::{Context, bail};
@@ -31,7 +31,7 @@ use tokio::{
 };
 use tracing::{error, info, warn};
 
-use crate::{said::Said, state_file};
+use crate::{period::period, said::Said, state_file};
 
 /// The directory of policies where systemd names none.
 const DIRECTORY: &str = "/var/lib/cc-agent/policies";
@@ -94,15 +94,7 @@ impl FollowOptions {
     /// Returns an error when the channel's URL is not one, when the directory of policies cannot be
     /// used, when what is remembered cannot be read, and with `once` in the cases of its help.
     pub async fn follow(self, name: &str, socket: PathBuf) -> anyhow::Result<()> {
-        let Some(every) = Duration::try_from_secs_f64(self.every)
-            .ok()
-            .filter(|it| !it.is_zero())
-        else {
-            bail!(
-                "--every {}: expected a number of seconds above 0",
-                self.every
-            );
-        };
+        let every = period(self.every)?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
         let once = self.once;

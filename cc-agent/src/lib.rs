@@ -55,6 +55,7 @@ pub mod network;
 mod notify;
 pub mod observe;
 pub mod options;
+mod period;
 pub mod pods;
 pub mod policy_server;
 mod promoted;

@@ -36,7 +36,7 @@ use self::{
     api::Api,
     selector::{Annotation, Change, Selector},
 };
-use crate::said::Said;
+use crate::{period::period, said::Said};
 
 /// Where a pod finds its service account.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -106,15 +106,7 @@ impl PodsOptions {
     ///
     /// Returns an error when the node, the server or the cgroups are not known, or not usable.
     pub async fn select(self, name: &str, socket: PathBuf) -> anyhow::Result<()> {
-        let Some(every) = Duration::try_from_secs_f64(self.every)
-            .ok()
-            .filter(|it| !it.is_zero())
-        else {
-            bail!(
-                "--every {}: expected a number of seconds above 0",
-                self.every
-            );
-        };
+        let every = period(self.every)?;
         let annotation = Annotation {
             key: self.annotation.clone(),
             value: name.to_owned(),

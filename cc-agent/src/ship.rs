@@ -23,6 +23,8 @@ use tokio::{
 };
 use tracing::{info, warn};
 
+use crate::period::period;
+
 /// Time until the first attempt after a failed one. It doubles with each further failure.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest time between two attempts.
@@ -78,15 +80,7 @@ impl ShipOptions {
     ///
     /// Returns an error when an option is not valid, and with `once` when anything fails.
     pub async fn ship(self) -> anyhow::Result<()> {
-        let Some(every) = Duration::try_from_secs_f64(self.every)
-            .ok()
-            .filter(|it| !it.is_zero())
-        else {
-            bail!(
-                "--every {}: expected a number of seconds above 0",
-                self.every
-            );
-        };
+        let every = period(self.every)?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
         let once = self.once;

@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cc_core::interface::Interface;
 use cc_core::policy::export::ImportError;
 use cc_core::policy::{PolicyFile, PolicyMeta};
 use cc_testbed::summary::utc_now;
@@ -62,12 +61,10 @@ pub enum AverageError {
 /// Returns an error when there are fewer than two files, when networks, interfaces or transforms of
 /// inputs differ, or when a file was not made by the trainer.
 pub fn average(files: &[PolicyFile]) -> Result<Vec<u8>, AverageError> {
-    let [first, others @ ..] = files else {
-        return Err(AverageError::TooFew { found: 0 });
+    let (first, others) = match files {
+        [first, others @ ..] if !others.is_empty() => (first, others),
+        _ => return Err(AverageError::TooFew { found: files.len() }),
     };
-    if others.is_empty() {
-        return Err(AverageError::TooFew { found: 1 });
-    }
     let decode = |number: usize, file: &PolicyFile| {
         policy_file::decode(file, 0, 0).map_err(|source| AverageError::Import { number, source })
     };
@@ -104,13 +101,8 @@ fn difference(
     first: (&PolicyFile, &ImportedNetwork),
     other: (&PolicyFile, &ImportedNetwork),
 ) -> Option<String> {
-    let expected = &first.0.meta().interface;
-    let found = Interface {
-        mask_actions: expected.mask_actions,
-        after_slow_start: expected.after_slow_start,
-        ..other.0.meta().interface.clone()
-    };
-    let settings = dataset::differences(expected, &found);
+    let [expected, found] = [first, other].map(|(file, _)| &file.meta().interface);
+    let settings = dataset::network_differences(expected, found);
     if !settings.is_empty() {
         return Some(format!("settings ({})", settings.join("; ")));
     }
@@ -126,10 +118,7 @@ fn provenance(files: &[PolicyFile]) -> BTreeMap<String, String> {
     let seen: BTreeSet<String> = (files.iter())
         .flat_map(|file| train::test_sets_seen(file.meta()))
         .collect();
-    let test_sets = match seen.is_empty() {
-        true => PolicyMeta::NO_TEST_SETS.to_owned(),
-        false => Vec::from_iter(seen).join(", "),
-    };
+    let seen = Vec::from_iter(seen);
     let own = [
         (
             "trainer",
@@ -137,7 +126,7 @@ fn provenance(files: &[PolicyFile]) -> BTreeMap<String, String> {
         ),
         ("algorithm", "mean of parameters".to_owned()),
         ("date", utc_now()),
-        (PolicyMeta::TEST_SETS, test_sets),
+        (PolicyMeta::TEST_SETS, train::stated_test_sets(&seen)),
     ];
     let own = own.map(|(name, value)| (name.to_owned(), value));
     let of_files = (1..).zip(files).flat_map(|(number, file)| {
@@ -151,7 +140,7 @@ fn provenance(files: &[PolicyFile]) -> BTreeMap<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use cc_core::policy::ActionSelection;
+    use cc_core::{interface::Interface, policy::ActionSelection};
 
     use super::*;
     use crate::{

@@ -369,6 +369,17 @@ fn complete(directory: &Path) -> Result<(), DatasetError> {
     }
 }
 
+/// The [`differences`] but for masks and who has slow start: the network is the same with and
+/// without them.
+pub(crate) fn network_differences(expected: &Interface, found: &Interface) -> Vec<String> {
+    let found = Interface {
+        mask_actions: expected.mask_actions,
+        after_slow_start: expected.after_slow_start,
+        ..found.clone()
+    };
+    differences(expected, &found)
+}
+
 /// Returns the settings in which two interfaces differ, each as `setting: found, not expected`. The
 /// objectives may differ: they do not affect what policies observe, nor what they do.
 pub(crate) fn differences(expected: &Interface, found: &Interface) -> Vec<String> {

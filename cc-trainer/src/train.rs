@@ -98,7 +98,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub(crate) use self::splits::of_policy as test_sets_seen;
+pub(crate) use self::splits::{of_policy as test_sets_seen, stated as stated_test_sets};
 use self::{
     acting::actor,
     config::{ActorSettings, Config, Overrides},

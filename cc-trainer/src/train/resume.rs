@@ -271,11 +271,9 @@ fn initial_policy(
             0 => interface.situation,
             windows => windows,
         },
-        mask_actions: interface.mask_actions,
-        after_slow_start: interface.after_slow_start,
         ..own.clone()
     };
-    let differences = dataset::differences(interface, &widened);
+    let differences = dataset::network_differences(interface, &widened);
     if !differences.is_empty() {
         return Err(wrong(format!(
             "it was made for other settings than those that are learnt from ({})",

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf, time::Instant};
 use super::{
     Run, TrainError,
     checkpoint::{Checkpoint, Header},
-    held_out,
+    held_out, splits,
 };
 use crate::learner::Diverged;
 use cc_core::{durable::replace_durably, policy::PolicyMeta};
@@ -99,10 +99,6 @@ impl Run {
     /// the configuration, holds the details.
     fn provenance(&self) -> BTreeMap<String, String> {
         let record = &self.record;
-        let test_sets = match record.test_sets.as_slice() {
-            [] => PolicyMeta::NO_TEST_SETS.to_owned(),
-            sets => sets.join(", "),
-        };
         BTreeMap::from(
             [
                 ("trainer", format!("cc-trainer {}", record.version)),
@@ -113,7 +109,7 @@ impl Run {
                 ("updates", self.statistics.updates.to_string()),
                 ("seed", record.config.seed.to_string()),
                 ("tasks", self.tasks.join(", ")),
-                (PolicyMeta::TEST_SETS, test_sets),
+                (PolicyMeta::TEST_SETS, splits::stated(&record.test_sets)),
             ]
             .map(|(name, value)| (name.to_owned(), value)),
         )

@@ -81,6 +81,14 @@ pub(crate) fn of_policy(meta: &PolicyMeta) -> Vec<String> {
     }
 }
 
+/// What the file of a policy that has seen these test sets states: what [`of_policy`] reads.
+pub(crate) fn stated(sets: &[String]) -> String {
+    match sets {
+        [] => PolicyMeta::NO_TEST_SETS.to_owned(),
+        sets => sets.join(", "),
+    }
+}
+
 /// The scenarios of a configuration whose links are those of a test or validation set.
 fn test_links(network: &NetworkConfig, allowed: bool) -> Result<Vec<Scenario>, TestSetError> {
     let mut found = Vec::new();
