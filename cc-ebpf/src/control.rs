@@ -5,7 +5,7 @@
 //! limits the sender, and only to twice what was in flight (RFC 7661). Congestion that cannot wait
 //! for the next decision reduces the cwnd at once, a congestion-experienced mark to seven tenths,
 //! heavy loss to a half, at most once per round trip, and keeps it from rising for the rest of that
-//! round trip.
+//! round trip. A small cwnd that keeps losing rises again as slowly as Reno's.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -14,7 +14,7 @@ use crate::{
     bounds::{at_least, at_most},
     hystart::HyStart,
     opaque, reno,
-    round::Round,
+    round::{Round, SMALL_CWND},
     usage::{INITIAL_CWND, Usage, restart_after_idle, validated},
 };
 
@@ -238,6 +238,10 @@ pub struct Controller {
     events: u32,
     /// What the last ACK found: [`Self::BEGINS_ROUND`], [`Self::SLOW_START`].
     found: u32,
+    /// Where losses have persisted at a small cwnd, the most that the cwnd may reach, in segments;
+    /// otherwise 0.
+    ceiling: u32,
+    _reserved: u32,
     /// The round trip under way.
     round: Round,
     /// How long the cwnd has been left unused.
@@ -265,6 +269,7 @@ impl Controller {
         self.unanswered = 0;
         self.marked = totals.delivered_ce;
         self.found = 0;
+        self.ceiling = 0;
         self.round.open(totals.delivered);
         self.usage.restart();
         self.hystart.restart();
@@ -330,8 +335,9 @@ impl Controller {
             Mode::AfterTimeout => {
                 cwnd.ssthresh = INFINITE_SSTHRESH;
                 cwnd.cwnd = cwnd.cwnd.saturating_add(ack.acked);
-                if cwnd.cwnd >= self.target {
-                    cwnd.cwnd = self.target;
+                let end = self.below_ceiling(self.target);
+                if cwnd.cwnd >= end {
+                    cwnd.cwnd = end;
                     self.mode = Mode::Decided as u32;
                     // Slow start has answered what the timeout found lost.
                     self.round.start(ack.totals.delivered, ack.in_flight);
@@ -389,6 +395,7 @@ impl Controller {
         let undone = reno::undo(cwnd, prior);
         if self.mode().is_decided() {
             self.mode = Mode::Decided as u32;
+            self.ceiling = 0;
             at_most(undone, self.target)
         } else {
             undone
@@ -439,8 +446,10 @@ impl Controller {
     #[inline(always)]
     fn follow_decision(&mut self, cwnd: &mut CwndState, ack: &AckSample, settings: &Settings) {
         cwnd.ssthresh = INFINITE_SSTHRESH;
+        self.raise_ceiling();
         let marked = self.marked != ack.totals.delivered_ce;
         if (marked || self.round.has_heavy_loss(cwnd.cwnd)) && !self.round.is_answered() {
+            let persists = self.round.loss_persists(cwnd.cwnd);
             self.round.answer(ack);
             let present = at_most(cwnd.cwnd, self.target);
             if marked {
@@ -448,9 +457,13 @@ impl Controller {
                 self.target = at_least(reduced, settings.cwnd_min);
                 self.events |= Events::MARKS_ANSWERED;
             } else {
-                // Not below what any new connection may send; the policy and timeouts go lower.
+                // Not below what any new connection may send; persisting losses, the policy and
+                // timeouts go lower.
                 let halved = at_least(reno::ssthresh(present), settings.cwnd_min);
                 self.target = at_most(present, at_least(halved, INITIAL_CWND));
+                if persists && halved < SMALL_CWND {
+                    self.ceiling = halved;
+                }
                 self.events |= Events::LOSS_ANSWERED;
             }
         }
@@ -459,7 +472,29 @@ impl Controller {
         } else {
             validated(cwnd.cwnd, ack)
         };
-        cwnd.cwnd = at_most(self.target, limit);
+        cwnd.cwnd = self.below_ceiling(at_most(self.target, limit));
+    }
+
+    /// Raises the ceiling by a segment where the ACK begins a round trip, as Reno would, until the
+    /// cwnd is no longer small and there is none.
+    #[inline(always)]
+    fn raise_ceiling(&mut self) {
+        let begins_round = self.found & Self::BEGINS_ROUND != 0;
+        if self.ceiling != 0 && begins_round && !self.round.is_answered() {
+            self.ceiling += 1;
+            if self.ceiling >= SMALL_CWND {
+                self.ceiling = 0;
+            }
+        }
+    }
+
+    /// This cwnd, or the ceiling where that is less.
+    #[inline(always)]
+    fn below_ceiling(&self, cwnd: u32) -> u32 {
+        match self.ceiling {
+            0 => cwnd,
+            ceiling => at_most(cwnd, ceiling),
+        }
     }
 
     /// Enters [`Mode::ApplicationLimited`] where a decision governed the cwnd: what the decision
@@ -522,6 +557,7 @@ impl Controller {
             Mode::Decided | Mode::AfterTimeout => {}
             Mode::Startup | Mode::Fallback | Mode::ApplicationLimited => {
                 self.mode = Mode::Decided as u32;
+                self.ceiling = 0;
                 // Reno has answered what was lost so far.
                 self.round.start(ack.totals.delivered, ack.in_flight);
             }
@@ -828,6 +864,33 @@ mod tests {
         (sample.in_flight, sample.max_packets_out) = (25, 25);
         let decision = super::tests::cell(3, 30);
         assert_eq!(step(&sample, decision), (30, false));
+    }
+
+    #[test]
+    fn a_small_cwnd_that_keeps_losing_rises_by_a_segment_per_round_trip() {
+        let (mut controller, mut w) = decided(12);
+        let mut sample = full(12, 2);
+        let mut decision = 1;
+        // A round trip with as many losses, after which the agent decides on 40.
+        let mut round_trip = |w: &mut CwndState, lost: u32| {
+            sample.totals.delivered += 20;
+            decision += 1;
+            let sample = AckSample {
+                lost,
+                in_flight: w.cwnd,
+                max_packets_out: w.cwnd,
+                ..sample
+            };
+            let decided = published(cell(decision, 40));
+            let end = WindowEnd::NetworkLimited;
+            controller.on_ack(w, &sample, decided, 7, end, &settings());
+            w.cwnd
+        };
+        assert_eq!(round_trip(&mut w, 0), 24, "twice what was in flight");
+        w.cwnd = 12;
+        assert_eq!(round_trip(&mut w, 3), 6, "halved, whatever is decided");
+        let risen: [u32; 12] = core::array::from_fn(|_| round_trip(&mut w, 0));
+        assert_eq!(risen, [7, 8, 9, 10, 11, 12, 13, 14, 15, 30, 40, 40]);
     }
 
     #[test]

@@ -16,6 +16,15 @@ const HEAVY_ONE_IN: u32 = 4;
 const QUEUE_SEGMENTS: u32 = 2;
 /// ... when they are at least one in this many.
 const QUEUE_ONE_IN: u32 = 20;
+/// A cwnd of fewer segments than this is small: hardly ever does it lose two of them in one round
+/// trip, so that what it loses is looked at over several, ...
+pub(crate) const SMALL_CWND: u32 = 16;
+/// ... in which losses count from this many segments on ...
+const SMALL_SEGMENTS: u32 = 3;
+/// ... when they are at least one in this many, ...
+const SMALL_ONE_IN: u32 = 20;
+/// ... of the last segments sent. Once they are this many, the older half is forgotten.
+const MEMORY: u32 = 128;
 /// Packets wait in a queue where the smoothed RTT is longer than the least one by one in this many.
 const QUEUED_ONE_IN: u32 = 4;
 
@@ -43,14 +52,18 @@ pub(crate) struct Round {
     least_rtt_us: u32,
     /// 1 where the last ACK found packets waiting in a queue, or else 0.
     queued: u32,
+    /// Segments found lost in former round trips, each half of the [`MEMORY`] counting half as much
+    /// as the next.
+    past_lost: u32,
+    /// Segments delivered or lost in the same round trips, likewise.
+    past_sent: u32,
 }
 
 impl Round {
     /// Begins the first round trip of a flow that has delivered this many segments.
     #[inline(always)]
     pub(crate) fn open(&mut self, delivered: u32) {
-        self.least_rtt_us = 0;
-        self.queued = 0;
+        *self = Self::default();
         self.start(delivered, 0);
     }
 
@@ -76,16 +89,35 @@ impl Round {
         let delivered = ack.totals.delivered;
         let begins = delivered.wrapping_sub(self.end) as i32 >= 0;
         if begins {
-            let sent = delivered.wrapping_sub(self.begin).saturating_add(self.lost);
+            let sent = self.sent(delivered);
             let congestion = if !self.is_answered() && self.is_heavy(sent) {
                 HEAVY
             } else {
                 0
             };
+            self.remember(sent);
             self.begin(delivered, ack.in_flight, congestion);
         }
         self.lost = self.lost.saturating_add(ack.lost);
         begins
+    }
+
+    /// Segments delivered or lost in this round trip, with this many delivered in all.
+    #[inline(always)]
+    fn sent(&self, delivered: u32) -> u32 {
+        delivered.wrapping_sub(self.begin).saturating_add(self.lost)
+    }
+
+    /// Counts the round trip, which ends with so many segments delivered or lost in it, among the
+    /// former ones.
+    #[inline(always)]
+    fn remember(&mut self, sent: u32) {
+        self.past_lost = self.past_lost.saturating_add(self.lost);
+        self.past_sent = self.past_sent.saturating_add(sent);
+        if self.past_sent >= MEMORY {
+            self.past_lost /= 2;
+            self.past_sent /= 2;
+        }
     }
 
     #[inline(always)]
@@ -115,6 +147,10 @@ impl Round {
     /// Where packets wait in a queue, two segments and a twentieth are enough: those who share a
     /// full queue lose what all of them together send too much, and each of them alone would lose
     /// hardly less by sending less.
+    ///
+    /// Where the cwnd is small, a single segment is enough while losses
+    /// [persist](Self::loss_persists), whether or not the RTT shows a queue: a queue that was full
+    /// before the flow began is in its least RTT.
     #[inline(always)]
     pub(crate) fn has_heavy_loss(&self, cwnd: u32) -> bool {
         self.congestion == HEAVY || self.is_heavy(cwnd)
@@ -127,7 +163,19 @@ impl Round {
             0 => (HEAVY_SEGMENTS, HEAVY_ONE_IN),
             _ => (QUEUE_SEGMENTS, QUEUE_ONE_IN),
         };
+        if of < SMALL_CWND && self.lost > 0 && self.loss_persists(of) {
+            return true;
+        }
         self.lost >= segments && u64::from(self.lost) * u64::from(one_in) >= of.into()
+    }
+
+    /// Whether a flow with this cwnd has lost at least three segments and a twentieth of the last
+    /// hundred or so.
+    #[inline(always)]
+    pub(crate) fn loss_persists(&self, cwnd: u32) -> bool {
+        let lost = self.past_lost.saturating_add(self.lost);
+        let sent = u64::from(self.past_sent) + u64::from(cwnd);
+        lost >= SMALL_SEGMENTS && u64::from(lost) * u64::from(SMALL_ONE_IN) >= sent
     }
 
     /// Whether congestion in this round trip has been answered.
@@ -140,6 +188,7 @@ impl Round {
     /// and marks of what is in flight now belong to the same congestion.
     #[inline(always)]
     pub(crate) fn answer(&mut self, ack: &AckSample) {
+        self.remember(self.sent(ack.totals.delivered));
         // The ACK of the last segment in flight still belongs to it, with its mark.
         let flight = ack.in_flight.wrapping_add(1);
         self.begin(ack.totals.delivered, flight, ANSWERED);
@@ -148,8 +197,10 @@ impl Round {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
     use super::*;
     use crate::feature::tests::ack;
+    use std::vec::Vec;
 
     fn delivered(segments: u32, in_flight: u32) -> AckSample {
         let mut sample = ack();
@@ -178,7 +229,7 @@ mod tests {
             lost: 3,
             ..delivered(5, 26)
         });
-        assert!(!round.has_heavy_loss(10), "three segments are few");
+        assert!(!round.has_heavy_loss(16), "three segments are few");
         round.on_ack(&AckSample {
             lost: 1,
             ..delivered(6, 25)
@@ -191,6 +242,48 @@ mod tests {
         assert!(round.is_answered());
         assert!(round.on_ack(&delivered(32, 30)));
         assert!(!round.is_answered());
+    }
+
+    #[test]
+    fn where_the_cwnd_is_small_losses_that_persist_are_heavy() {
+        // Round trips of eight segments, of which the n-th loses `lost[n]`; returns in which of
+        // them the loss is heavy.
+        let heavy = |lost: &[u32]| -> Vec<usize> {
+            let mut round = Round::default();
+            round.open(0);
+            let mut delivered = 0;
+            let mut heavy = Vec::new();
+            for (n, &lost) in lost.iter().enumerate() {
+                delivered += 8 - lost;
+                let ack = AckSample {
+                    lost,
+                    ..self::delivered(delivered, 5)
+                };
+                assert!(round.on_ack(&ack));
+                if round.has_heavy_loss(8) {
+                    heavy.push(n);
+                    round.answer(&ack);
+                }
+            }
+            heavy
+        };
+        assert_eq!(heavy(&[1, 1, 1, 0, 1]), [2, 4], "from the third segment on");
+        let mut seldom = [0; 60];
+        for n in [10, 30, 50] {
+            seldom[n] = 1;
+        }
+        assert_eq!(heavy(&seldom), [0; 0], "one in 160");
+        let mut once = [0; 40];
+        (once[0], once[1], once[39]) = (2, 2, 1);
+        assert_eq!(heavy(&once), [1], "former losses are forgotten");
+
+        let mut round = Round::default();
+        round.open(0);
+        round.on_ack(&AckSample {
+            lost: 3,
+            ..delivered(20, 12)
+        });
+        assert!(round.has_heavy_loss(SMALL_CWND - 1) && !round.has_heavy_loss(SMALL_CWND));
     }
 
     #[test]
