@@ -1,8 +1,9 @@
 //! Many flows that come and go over links that change, for half an hour, while the agent is killed
-//! again and again: beside the same under an agent that nobody disturbs.
+//! again and again: beside the same under an agent that nobody disturbs, and under CUBIC without
+//! one.
 //!
-//! Each of the two has a path and an agent of its own, and both run at the same time, so that a
-//! busy machine slows both. What is to hold is listed at the end; the program fails where something
+//! Each of the three has a path of its own, and all run at the same time, so that a busy machine
+//! slows them alike. What is to hold is listed at the end; the program fails where something
 //! does not.
 
 use std::{
@@ -26,6 +27,8 @@ use nix::sys::signal::Signal;
 const DEFAULT: &str = "net/ipv4/tcp_congestion_control";
 /// The one before the agents': that which every network namespace may have.
 const FORMER: &str = "reno";
+/// What the flows without an agent run under.
+const CLASSICAL: &str = "cubic";
 /// What the links are, one after the other. The queue, which many flows fill, makes their
 /// round-trip time: 0.1 to 0.8 s.
 const LINKS: [Bottleneck; 6] = [
@@ -48,9 +51,14 @@ const LEAST_GOODPUT: f64 = 0.95;
 /// By how much memory may differ between two looks: a share, and bytes.
 const MEMORY_SHARE: f64 = 0.10;
 const MEMORY_BYTES: f64 = 4e6;
-/// Agents whose programs and maps may be in the kernel at once: that of the flows that last, the
-/// running one, and those before it whose last flows go on.
-const MOST_GENERATIONS: usize = 4;
+/// One connection in this many may fail, or as many as under CUBIC if those are more: the links hold
+/// two to four segments of each, and one whose every retransmission finds the queue full gives up.
+const FAILS_ONE_IN: u64 = 10_000;
+/// One connection in this many keeps its slot after its end, because a hardened kernel leaves out
+/// single callbacks (docs/datapath.md), ...
+const KEEPS_SLOT_ONE_IN: u64 = 300;
+/// ... until it has been idle for five minutes, and the agent has looked.
+const SLOT_KEPT: Duration = Duration::from_secs(330);
 
 const fn link(rate_mbit: u32, queue_bytes: u32) -> Bottleneck {
     Bottleneck {
@@ -102,7 +110,8 @@ fn main() -> anyhow::Result<()> {
     let _exclusive = cc_lab::exclusive();
     let mut undisturbed = Side::start("undisturbed", &plan);
     let mut disturbed = Side::start("disturbed", &plan);
-    run(&plan, &mut undisturbed, &mut disturbed);
+    let classical = Traffic::start(Path::through(LINKS[0]), Some(CLASSICAL), &plan);
+    run(&plan, &mut undisturbed, &mut disturbed, &classical);
 
     let mut report = Report::new("soak");
     let mut broken = Vec::new();
@@ -110,9 +119,13 @@ fn main() -> anyhow::Result<()> {
     report.show("flows", (plan.lasting + plan.passing) as f64);
     report.show("kills", f64::from(disturbed.kills));
     // Both at the same time, before either is ended.
-    let received = [&undisturbed, &disturbed].map(|side| side.sink.received() as f64);
+    let received = [&undisturbed.traffic, &disturbed.traffic, &classical]
+        .map(|traffic| traffic.sink.received() as f64);
     let ratio = received[1] / received[0];
     report.show("goodput_ratio", ratio);
+    report.show("cubic_received_mb", received[2] / 1e6);
+    report.show("cubic_connections", classical.churn.connected() as f64);
+    report.show("cubic_failed", classical.churn.failed() as f64);
     if ratio < LEAST_GOODPUT {
         broken.push(format!(
             "goodput is {ratio:.3} of the undisturbed, not {LEAST_GOODPUT}"
@@ -120,7 +133,7 @@ fn main() -> anyhow::Result<()> {
     }
     for (side, received) in [undisturbed, disturbed].into_iter().zip(received) {
         report.show(format!("{}_received_mb", side.role), received / 1e6);
-        side.judge(&mut report, &mut broken);
+        side.judge(classical.churn.failed(), &mut report, &mut broken);
     }
     report.write()?;
     match broken.as_slice() {
@@ -129,9 +142,9 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// Lets time pass: changes the links of both sides, kills the agent of one, and looks at both
+/// Lets time pass: changes all links, kills the agent of one, and looks at both
 /// before each kill.
-fn run(plan: &Plan, undisturbed: &mut Side, disturbed: &mut Side) {
+fn run(plan: &Plan, undisturbed: &mut Side, disturbed: &mut Side, classical: &Traffic) {
     let start = Instant::now();
     let (mut next_link, mut links) = (Duration::ZERO, LINKS.iter().cycle());
     let mut next_kill = plan.kill_every;
@@ -139,8 +152,9 @@ fn run(plan: &Plan, undisturbed: &mut Side, disturbed: &mut Side) {
         let now = start.elapsed();
         if now >= next_link {
             let &link = links.next().expect("it goes round");
-            undisturbed.change_link(link);
-            disturbed.change_link(link);
+            for traffic in [&undisturbed.traffic, &disturbed.traffic, classical] {
+                traffic.path.reshape(link);
+            }
             next_link += LINK_PERIOD;
         }
         // No kill so late that the end comes before the agent has settled.
@@ -159,20 +173,39 @@ fn run(plan: &Plan, undisturbed: &mut Side, disturbed: &mut Side) {
     disturbed.look(start.elapsed());
 }
 
-/// A path, an agent that is the sender's default, and flows.
+/// A path, and the connections over it.
+struct Traffic {
+    churn: Churn,
+    sink: Sink,
+    path: Path,
+}
+
+impl Traffic {
+    /// Starts connections under the named congestion control, or under the path's default.
+    fn start(path: Path, name: Option<&str>, plan: &Plan) -> Self {
+        let sink = Sink::listen(&path.receiver, AfterEnd::Close);
+        let to = sink.at(path.receiver4());
+        let churn = Churn::start(&path.sender, to, name, plan.lasting, plan.passing);
+        Self { churn, sink, path }
+    }
+}
+
+/// Connections, and an agent that is their default.
 struct Side {
     role: &'static str,
     name: String,
     agent: Agent,
-    churn: Churn,
-    sink: Sink,
-    path: Path,
+    traffic: Traffic,
     looks: Vec<Look>,
     kills: u32,
 }
 
 /// What was seen of an agent at one time.
 struct Look {
+    /// Time since the start.
+    at: Duration,
+    /// Connections made since then.
+    connected: u64,
     /// Memory of the agent and of its policy's process, bytes.
     memory: f64,
     /// Descriptors of these two processes.
@@ -189,23 +222,14 @@ impl Side {
         path.sender.set_sysctl(DEFAULT, FORMER);
         let name = unique_name();
         let agent = start_agent(&path, &name, plan);
-        let sink = Sink::listen(&path.receiver, AfterEnd::Close);
-        let to = sink.at(path.receiver4());
-        let churn = Churn::start(&path.sender, to, plan.lasting, plan.passing);
         Self {
             role,
             name,
             agent,
-            churn,
-            sink,
-            path,
+            traffic: Traffic::start(path, None, plan),
             looks: Vec::new(),
             kills: 0,
         }
-    }
-
-    fn change_link(&self, link: Bottleneck) {
-        self.path.reshape(link);
     }
 
     /// Kills the agent, as a crash would end it, and starts it again, as a service manager would.
@@ -217,21 +241,22 @@ impl Side {
                 (!registered(&self.name)).then_some(())
             });
         }
-        self.agent = start_agent(&self.path, &self.name, plan);
+        self.agent = start_agent(&self.traffic.path, &self.name, plan);
     }
 
     /// Lets no flow come or go until all that count them agree, and notes what there is.
     fn look(&mut self, at: Duration) {
-        self.churn.pause(true);
+        self.traffic.churn.pause(true);
         let mut live = [0; 3];
         let started = Instant::now();
         // Where they do not agree within this time, that is what is noted.
         while started.elapsed() < PATIENCE {
             let status = self.agent.status();
             let count = |counter: Counter| status.datapath[counter.name()];
-            let opened = count(Counter::FlowsOpened).wrapping_sub(count(Counter::FlowsClosed));
-            live = [status.live_flows as u64, self.seen_by_ss(), opened];
-            if self.agree(live) {
+            let ended = count(Counter::FlowsClosed) + status.agent.slots_reclaimed;
+            let open = count(Counter::FlowsOpened).wrapping_sub(ended);
+            live = [status.live_flows as u64, self.seen_by_ss(), open];
+            if self.agree(at, live) {
                 break;
             }
             thread::sleep(Duration::from_millis(100));
@@ -239,6 +264,8 @@ impl Side {
         let footprint = Footprint::of(&self.name);
         let (memory, descriptors) = usage(self.agent.pid().as_raw());
         let look = Look {
+            at,
+            connected: self.traffic.churn.connected(),
             memory,
             descriptors,
             live,
@@ -255,34 +282,40 @@ impl Side {
             look.live,
             look.programs,
             look.maps,
-            self.churn.connected(),
-            self.churn.failed(),
+            self.traffic.churn.connected(),
+            self.traffic.churn.failed(),
         );
         self.looks.push(look);
-        self.churn.pause(false);
+        self.traffic.churn.pause(false);
     }
 
     /// The connections that have a slot by now, as `ss` counts them: those of which anything was
     /// acknowledged.
     fn seen_by_ss(&self) -> u64 {
-        let connections = connections(&self.path.sender, &self.name);
+        let connections = connections(&self.traffic.path.sender, &self.name);
         connections
             .iter()
             .filter(|line| is_acknowledged(line))
             .count() as u64
     }
 
-    /// Whether three counts of the live flows agree: those of the agent and of the datapath's
-    /// counters are equal, and that of `ss` differs by at most one in a hundred of the connections
-    /// made. A hardened kernel leaves out single callbacks (docs/datapath.md): without that at its
-    /// end a connection's slot stays taken.
-    fn agree(&self, [agent, ss, counters]: [u64; 3]) -> bool {
-        agent == counters && agent.abs_diff(ss) <= self.churn.connected() / 100
+    /// Whether three counts of the live flows at a time agree: those of the agent and of the
+    /// datapath's counters are equal, and that of `ss` differs by no more than the slots that ended
+    /// connections may keep.
+    fn agree(&self, at: Duration, [agent, ss, counters]: [u64; 3]) -> bool {
+        let connected_by = |at: Duration| {
+            let earlier = self.looks.iter().rev().find(|look| look.at <= at);
+            earlier.map_or(0, |look| look.connected)
+        };
+        let connected = self.looks.iter().find(|look| look.at == at);
+        let connected = connected.map_or(self.traffic.churn.connected(), |look| look.connected);
+        let recent = connected - connected_by(at.saturating_sub(SLOT_KEPT));
+        agent == counters && agent.abs_diff(ss) <= recent.div_ceil(KEEPS_SLOT_ONE_IN)
     }
 
     /// Adds the side's figures to the report, and what does not hold to `broken`. Then ends the
     /// side, and checks that nothing is left.
-    fn judge(mut self, report: &mut Report, broken: &mut Vec<String>) {
+    fn judge(mut self, cubic_failed: u64, report: &mut Report, broken: &mut Vec<String>) {
         let role = self.role;
         let mut expect = |holds: bool, what: String| {
             if !holds {
@@ -291,11 +324,12 @@ impl Side {
         };
         let figure = |name: &str| format!("{role}_{name}");
         let status = self.agent.status();
-        report.show(figure("connections"), self.churn.connected() as f64);
-        report.show(figure("failed"), self.churn.failed() as f64);
+        report.show(figure("connections"), self.traffic.churn.connected() as f64);
+        report.show(figure("failed"), self.traffic.churn.failed() as f64);
+        let (failed, connected) = (self.traffic.churn.failed(), self.traffic.churn.connected());
         expect(
-            self.churn.failed() == 0,
-            format!("{} connections failed", self.churn.failed()),
+            failed <= cubic_failed.max(connected / FAILS_ONE_IN),
+            format!("{failed} of {connected} connections failed, {cubic_failed} under CUBIC"),
         );
         for counter in [
             Counter::SlotsLeaked,
@@ -316,7 +350,7 @@ impl Side {
         for look in &self.looks {
             let [agent, ss, counters] = look.live;
             let found = format!("{agent} live flows, {ss} by ss, {counters} by counters");
-            expect(self.agree(look.live), found);
+            expect(self.agree(look.at, look.live), found);
         }
         let from_ss = (self.looks.iter()).map(|look| look.live[0].abs_diff(look.live[1]));
         let most = from_ss.max().unwrap_or(0);
@@ -336,31 +370,25 @@ impl Side {
             expect(last.descriptors <= first.descriptors, grown);
             report.show(figure("maps_first"), first.maps as f64);
             report.show(figure("maps_last"), last.maps as f64);
-            // Those of former agents go when the last flow that began under them ends.
-            let most = MOST_GENERATIONS * first.maps;
-            expect(
-                last.maps <= most,
-                format!("{} maps, at first {}", last.maps, first.maps),
-            );
         }
         let footprint = Footprint::of(&self.name);
+        let Traffic { churn, sink, path } = self.traffic;
+        drop(churn);
         // Those that have ended before have still to send what they had written.
-        let (sender, name) = (&self.path.sender, &self.name);
-        drop(self.churn);
         let started = Instant::now();
-        while !connections(sender, name).is_empty() && started.elapsed() < PATIENCE {
+        while !connections(&path.sender, &self.name).is_empty() && started.elapsed() < PATIENCE {
             thread::sleep(Duration::from_millis(100));
         }
-        let left = connections(sender, name).len();
+        let left = connections(&path.sender, &self.name).len();
         expect(left == 0, format!("{left} connections do not end"));
         let (ended, log) = self.agent.end(Signal::SIGTERM);
         expect(
             ended.success(),
             format!("the agent ended with {ended}: {log}"),
         );
-        let default = self.path.sender.sysctl(DEFAULT);
+        let default = path.sender.sysctl(DEFAULT);
         expect(default == FORMER, format!("the default stays {default}"));
-        drop((self.sink, self.path));
+        drop((sink, path));
         footprint.assert_vanishes();
     }
 }

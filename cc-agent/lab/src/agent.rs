@@ -16,7 +16,7 @@ use nix::{
     unistd::Pid,
 };
 
-use super::{Namespace, eventually, eventually::PATIENCE};
+use super::{Namespace, Outcome, eventually, eventually::PATIENCE};
 
 /// A running `cc-agent run --plain`, with a status socket of its own in the temporary directory.
 /// It is killed when it is dropped.
@@ -31,6 +31,39 @@ pub struct Agent {
 /// The variable that allows a policy more time for a batch, in ms, on machines that are too slow
 /// for the default: emulated ones.
 const BATCH_BUDGET: &str = "CC_LAB_BATCH_BUDGET_MS";
+
+/// The variable that lets agents have no capabilities but those that their systemd unit grants.
+const AS_UNIT: &str = "CC_LAB_AS_UNIT";
+
+/// The agent's unit, for its capabilities.
+const UNIT: &str = include_str!("../../systemd/cc-agent.service");
+
+/// The command that runs the agent's binary: with `CC_LAB_AS_UNIT`, under the unit's bounding set
+/// and without new privileges. The user stays the same, so that it can read what tests prepare.
+fn command_of(binary: &str) -> Command {
+    if std::env::var_os(AS_UNIT).is_none() {
+        return Command::new(binary);
+    }
+    let granted = (UNIT.lines())
+        .find_map(|line| line.strip_prefix("CapabilityBoundingSet="))
+        .expect("the unit bounds its capabilities");
+    let granted: String = (granted.split_whitespace())
+        .map(|name| format!(",+{}", name.trim_start_matches("CAP_").to_lowercase()))
+        .collect();
+    let mut command = Command::new("setpriv");
+    command.arg(format!("--bounding-set=-all{granted}"));
+    command.args(["--no-new-privs", binary]);
+    command
+}
+
+/// Returns, where agents have only the capabilities of their unit (`CC_LAB_AS_UNIT`), the outcome of
+/// a trial that needs more, for the given reason; otherwise `None`.
+pub fn beyond_unit(reason: &str) -> Option<Outcome> {
+    std::env::var_os(AS_UNIT)?;
+    Some(Outcome::Undecided(format!(
+        "the unit does not grant {reason}"
+    )))
+}
 
 /// Returns whether this machine is too slow for the embedded policy to answer hundreds of flows in
 /// time, as emulated ones are.
@@ -79,7 +112,7 @@ impl Agent {
     ///
     /// Panics with the agent's log if it ends before that, or does not answer within 30 s.
     pub fn start(binary: &str, name: &str, arguments: &[&str]) -> Self {
-        Self::launch(Command::new(binary), name, arguments).registered()
+        Self::launch(command_of(binary), name, arguments).registered()
     }
 
     /// Starts it as [`Self::start`] does, in a network namespace.
@@ -89,7 +122,7 @@ impl Agent {
     /// Panics with the agent's log if it ends before it is registered, or does not answer within
     /// 30 s.
     pub fn start_in(namespace: &Namespace, binary: &str, name: &str, arguments: &[&str]) -> Self {
-        let mut command = Command::new(binary);
+        let mut command = command_of(binary);
         namespace.hold(&mut command);
         Self::launch(command, name, arguments).registered()
     }
@@ -110,7 +143,7 @@ impl Agent {
     ///
     /// Panics if the binary cannot be started.
     pub fn spawn(binary: &str, name: &str, arguments: &[&str]) -> Self {
-        Self::launch(Command::new(binary), name, arguments)
+        Self::launch(command_of(binary), name, arguments)
     }
 
     /// Starts it by a command whose last argument is the binary, with this status socket, and

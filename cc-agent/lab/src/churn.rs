@@ -20,8 +20,7 @@ use super::{
     tcp::{Worker, for_each_event, raise_descriptor_limit, start_connecting},
 };
 
-/// Connections under the kernel's choice of congestion control that send as much as they can. Some
-/// last; each of the others sends a number of bytes of its own, closes, and is replaced at once.
+/// Connections that send as much as they can. Some last; each of the others sends a number of bytes of its own, closes, and is replaced at once.
 /// Dropping it resets them all.
 pub struct Churn {
     shared: Arc<Shared>,
@@ -51,17 +50,26 @@ struct Member {
 
 impl Churn {
     /// Connects `lasting` senders from a namespace that last, and `passing` that are replaced when
-    /// each has sent 10 kB to 1.3 MB, and waits until all of them are connected.
+    /// each has sent 10 kB to 1.3 MB, and waits until all of them are connected. They run under the
+    /// named congestion control, or with `None` under the kernel's choice.
     ///
     /// # Panics
     ///
     /// Panics if one of them fails, or not all are connected within 30 s.
-    pub fn start(from: &Namespace, to: SocketAddr, lasting: usize, passing: usize) -> Self {
+    pub fn start(
+        from: &Namespace,
+        to: SocketAddr,
+        congestion_control: Option<&str>,
+        lasting: usize,
+        passing: usize,
+    ) -> Self {
         let shared = Arc::<Shared>::default();
         let ours = Arc::clone(&shared);
+        let name = congestion_control.map(str::to_owned);
         let worker = Worker::start(from, move |stop| {
             raise_descriptor_limit();
-            send(to, lasting, passing, &ours, stop);
+            let target = (to, name.as_deref());
+            send(target, lasting, passing, &ours, stop);
         });
         let churn = Self {
             shared,
@@ -95,14 +103,20 @@ impl Churn {
     }
 }
 
-/// Keeps the connections up until `stop` is set.
-fn send(to: SocketAddr, lasting: usize, passing: usize, shared: &Shared, stop: &AtomicBool) {
+/// Keeps the connections to an address, under a congestion control, up until `stop` is set.
+fn send(
+    (to, name): (SocketAddr, Option<&str>),
+    lasting: usize,
+    passing: usize,
+    shared: &Shared,
+    stop: &AtomicBool,
+) {
     let data = vec![0; 1 << 14];
     let epoll = Epoll::new(EpollCreateFlags::empty()).expect("a free descriptor");
     let mut members: HashMap<u64, Member> = HashMap::new();
     // The same sizes at each start.
     let mut random = StdRng::seed_from_u64(0);
-    let join = |members: &mut HashMap<u64, Member>, left| match start_connecting(to, None) {
+    let join = |members: &mut HashMap<u64, Member>, left| match start_connecting(to, name) {
         Ok(socket) => {
             let token = socket.as_raw_fd() as u64;
             let writable = EpollEvent::new(EpollFlags::EPOLLOUT, token);

@@ -73,7 +73,7 @@ mod tap;
 mod tcp;
 mod tcp_info;
 
-pub use agent::{Agent, agent_beside, is_slow};
+pub use agent::{Agent, agent_beside, beyond_unit, is_slow};
 pub use api_server::{ApiServer, Fault};
 pub use cgroup::{Cgroup, MemoryCgroup};
 pub use churn::Churn;

@@ -343,7 +343,7 @@ impl<D: DatapathIo> Service<D> {
         }
     }
 
-    /// Takes slots of idle flows away while slots are scarce.
+    /// Takes slots of idle flows away.
     pub(super) fn reclaim(&mut self) {
         self.reclaimer.turn(&self.agent, &mut self.datapath);
     }

@@ -25,7 +25,7 @@ pub struct AgentCounts {
     /// Windows of flows in slow start, about which a policy that decides after it was not asked.
     #[serde(default)]
     pub windows_in_slow_start: u64,
-    /// Slots taken away from idle flows because few were free.
+    /// Slots taken away from flows that were idle for five minutes, or less where few were free.
     #[serde(default)]
     pub slots_reclaimed: u64,
     /// Windows whose records were lost: gaps in the windows' numbers.
