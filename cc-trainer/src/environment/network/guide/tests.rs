@@ -282,7 +282,7 @@ fn the_slow_policy_earns_what_the_fast_one_does() {
         assert!((slow.total - fast.total).abs() < 1e-3 * fast.total.abs().max(1.0));
         assert!((slow.intervals - fast.intervals).abs() < 1e-2);
         // At most a question each second.
-        assert!(slow.steps <= fast.steps / 10 + 1, "{slow:?} {fast:?}");
+        assert!(slow.steps as f64 <= slow.intervals / 10.0 + 1.0, "{slow:?}");
     }
     assert!(found[0].total != 0.0 && found[0].steps >= 3);
 }
