@@ -99,6 +99,11 @@ pub struct Variant {
     /// The variant's settings: tables are merged with those of the base, other values replace them.
     #[serde(default)]
     pub set: toml::Table,
+    /// Name of the variant whose policy is the fast one of a graph: this variant's is the slow one
+    /// above it. The other one is trained before, with the same seed, and not judged by itself.
+    /// `None` for a policy without another one below.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub above: Option<String>,
 }
 
 /// Where a study is written, how many of its runs go on at once, and for how long they train.
@@ -124,7 +129,7 @@ pub struct StudyRun {
     /// Settings and learning curve of the run.
     pub record: Record,
     /// The final policy on each link, or under each condition of the matrix; empty without
-    /// [`Study::evaluation`], and for runs that were stopped.
+    /// [`Study::evaluation`], for runs that were stopped, and for fast policies of graphs.
     pub links: Vec<LinkScore>,
 }
 
@@ -191,6 +196,16 @@ pub enum StudyError {
     /// Policies are to be judged on no episode.
     #[error("evaluation.episodes is 0; give at least 1, or leave `evaluation` out")]
     NoEpisodes,
+    /// A variant cannot be above another.
+    #[error("variant `{variant}`: above is `{above}`, and {expected}")]
+    Above {
+        /// Name of the variant with the fault.
+        variant: String,
+        /// The name that it gives.
+        above: String,
+        /// What it has to be.
+        expected: &'static str,
+    },
     /// A variant does not parse as a configuration.
     #[error("variant `{variant}`: {source}")]
     Variant {
@@ -240,7 +255,7 @@ impl Study {
     }
 
     /// The configuration of a variant, for a run on one thread.
-    fn config(&self, variant: &Variant) -> Result<Config, StudyError> {
+    pub(crate) fn config(&self, variant: &Variant) -> Result<Config, StudyError> {
         let mut table = self.base.clone();
         merge(&mut table, &variant.set);
         let mut config: Config = table.try_into().map_err(|source| StudyError::Variant {
@@ -275,6 +290,7 @@ impl Study {
             if let Some(matrix) = &self.matrix {
                 matrix.validate(&config, variant)?;
             }
+            self.validate_above(variant, &config)?;
             let resolved = config.resolve(&Overrides::default());
             resolved.map_err(|source| StudyError::Setting {
                 variant: variant.name.clone(),
@@ -283,6 +299,56 @@ impl Study {
         }
         Ok(())
     }
+
+    /// Checks that a variant that is above another can be the slow part of a graph.
+    fn validate_above(&self, variant: &Variant, config: &Config) -> Result<(), StudyError> {
+        let Some(above) = &variant.above else {
+            return Ok(());
+        };
+        let wrong = |expected| StudyError::Above {
+            variant: variant.name.clone(),
+            above: above.clone(),
+            expected,
+        };
+        let fast = self.variants.iter().find(|one| one.name == *above);
+        let fast = fast.ok_or_else(|| wrong("has to name another variant"))?;
+        if fast.above.is_some() {
+            return Err(wrong(
+                "that one is above another itself; a graph has two policies",
+            ));
+        }
+        let is_of_graph = |config: &Config| config.environment.is_of_graph();
+        match is_of_graph(config) && is_of_graph(&self.config(fast)?) {
+            true => Ok(()),
+            false => Err(wrong("both have to set `environment.guide`")),
+        }
+    }
+
+    /// The variants in the order in which their runs of a seed have to be done: each with those
+    /// above it.
+    fn graphs(&self) -> Vec<Vec<usize>> {
+        let below = self.variants.iter().enumerate();
+        let below = below.filter(|(_, variant)| variant.above.is_none());
+        below
+            .map(|(place, fast)| {
+                let above = self.variants.iter().enumerate();
+                let above = above.filter(|(_, one)| one.above.as_ref() == Some(&fast.name));
+                let above = above.map(|(place, _)| place);
+                [place].into_iter().chain(above).collect()
+            })
+            .collect()
+    }
+
+    /// Whether another variant is above this one, so that it is judged as part of the graph.
+    fn is_below(&self, variant: &Variant) -> bool {
+        let mut others = self.variants.iter();
+        others.any(|one| one.above.as_ref() == Some(&variant.name))
+    }
+}
+
+/// Name of the run of a variant with a seed, and of its directory in that of the study.
+fn run_name(variant: &Variant, seed: u64) -> String {
+    format!("{}-{seed}", variant.name)
 }
 
 /// Checks that a list is not empty and has no entry twice.
@@ -335,41 +401,49 @@ pub fn run(
     study.validate()?;
     // All variants with the first seed, then all with the next: a study that is ended early has
     // runs of every variant.
-    let all: Vec<(usize, u64)> = study
+    // What is above another follows it on the same thread.
+    let graphs = study.graphs();
+    let all: Vec<(&[usize], u64)> = study
         .seeds
         .iter()
-        .flat_map(|&seed| (0..study.variants.len()).map(move |variant| (variant, seed)))
+        .flat_map(|&seed| graphs.iter().map(move |graph| (&**graph, seed)))
         .collect();
+    let count = study.variants.len() * study.seeds.len();
     let (next, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let results = Mutex::new((Vec::new(), None));
     let failed = AtomicBool::new(false);
     let work = || {
         while !stop.load(Ordering::Relaxed) && !failed.load(Ordering::Relaxed) {
-            let Some(&(variant, seed)) = all.get(next.fetch_add(1, Ordering::Relaxed)) else {
+            let Some(&(graph, seed)) = all.get(next.fetch_add(1, Ordering::Relaxed)) else {
                 return;
             };
-            let name = format!("{}-{seed}", study.variants[variant].name);
-            watch(StudyEvent::Begun { name: &name });
-            let result = one_run(study, options, &study.variants[variant], seed, stop);
-            let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
-            match result {
-                Ok((record, links)) => {
-                    watch(StudyEvent::Ended {
-                        name: &name,
-                        record: &record,
-                        done: ended.fetch_add(1, Ordering::Relaxed) + 1,
-                        all: all.len(),
-                    });
-                    results.0.push(StudyRun {
-                        variant,
-                        seed,
-                        record,
-                        links,
-                    });
+            for &variant in graph {
+                if stop.load(Ordering::Relaxed) || failed.load(Ordering::Relaxed) {
+                    return;
                 }
-                Err(error) => {
-                    failed.store(true, Ordering::Relaxed);
-                    results.1.get_or_insert(error);
+                let name = run_name(&study.variants[variant], seed);
+                watch(StudyEvent::Begun { name: &name });
+                let result = one_run(study, options, &study.variants[variant], seed, stop);
+                let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
+                match result {
+                    Ok((record, links)) => {
+                        watch(StudyEvent::Ended {
+                            name: &name,
+                            record: &record,
+                            done: ended.fetch_add(1, Ordering::Relaxed) + 1,
+                            all: count,
+                        });
+                        results.0.push(StudyRun {
+                            variant,
+                            seed,
+                            record,
+                            links,
+                        });
+                    }
+                    Err(error) => {
+                        failed.store(true, Ordering::Relaxed);
+                        results.1.get_or_insert(error);
+                    }
                 }
             }
         }
@@ -391,12 +465,21 @@ fn one_run(
     seed: u64,
     stop: &AtomicBool,
 ) -> Result<(Record, Vec<LinkScore>), StudyError> {
-    let name = format!("{}-{seed}", variant.name);
+    let name = run_name(variant, seed);
     let failed = |source| StudyError::Run {
         run: name.clone(),
         source: Box::new(source),
     };
-    let config = study.config(variant)?;
+    let mut config = study.config(variant)?;
+    let fast = study
+        .variants
+        .iter()
+        .find(|one| variant.above.as_ref() == Some(&one.name));
+    if let Some(fast) = fast.map(|fast| options.dir.join(run_name(fast, seed)))
+        && let Some(environment) = config.environment.above(fast)
+    {
+        config.environment = environment;
+    }
     let training = Training {
         config: Some(config.clone()),
         overrides: Overrides {
@@ -415,11 +498,13 @@ fn one_run(
         None => train::train(&training, stop, &mut |_| {}).map_err(failed)?,
     };
     let links = match &study.evaluation {
-        Some(episodes) if record.finish != Finish::Open => match &study.matrix {
-            Some(matrix) => matrix.judge(&training.dir, &config, episodes),
-            None => train::greedy::evaluate(&training.dir, episodes),
+        Some(episodes) if record.finish != Finish::Open && !study.is_below(variant) => {
+            match &study.matrix {
+                Some(matrix) => matrix.judge(&training.dir, &config, episodes),
+                None => train::greedy::evaluate(&training.dir, episodes),
+            }
+            .map_err(failed)?
         }
-        .map_err(failed)?,
         _ => Vec::new(),
     };
     Ok((record, links))

@@ -191,6 +191,9 @@ pub enum CalfLiveError {
         /// Directory that has the run.
         dir: PathBuf,
     },
+    /// The study has a variant that is no configuration.
+    #[error(transparent)]
+    Study(#[from] StudyError),
     /// A setting of the world, or the grace, is out of range.
     #[error("{0}")]
     Setting(String),
@@ -325,6 +328,11 @@ fn plan<'a>(study: &'a Study, options: &LiveOptions) -> Result<Vec<Planned<'a>>,
         let dir = options
             .dir
             .join(format!("{}-{}", variant.name, options.seed));
+        // Policies of a graph are not served. They are left out, unless they are asked for.
+        let environment = study.config(variant)?.environment;
+        if environment.is_of_graph() && options.regimes.is_empty() {
+            continue;
+        }
         let policy = FinalPolicy::load(&dir)?;
         let policy = policy.ok_or_else(|| CalfLiveError::NoRun { dir: dir.clone() })?;
         for condition in &matrix.conditions {
@@ -346,7 +354,7 @@ fn plan<'a>(study: &'a Study, options: &LiveOptions) -> Result<Vec<Planned<'a>>,
                     let policy = policy.clone();
                     Plant::World(Box::new(World { policy, config }))
                 }
-                Environments::Network(config) => {
+                Environments::Network(config) if !policy.environment.is_of_graph() => {
                     let seed = seed::fold(LIVE, options.seed);
                     let flows = Flows::new(&dir, config, options.duration, seed)
                         .map_err(OpenError::from)

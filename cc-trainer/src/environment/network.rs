@@ -8,11 +8,13 @@
 mod emulated;
 mod error;
 mod flows;
+mod guide;
 mod links;
 mod objective;
 mod random;
 mod range;
 mod schemes;
+mod slow;
 mod truth;
 mod world;
 
@@ -20,23 +22,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cc_core::policy::{Choice, State};
-use rand::rngs::Xoshiro256PlusPlus;
+use rand::rngs::{StdRng, Xoshiro256PlusPlus};
 use rand::{RngExt, SeedableRng, seq::SliceRandom};
 
 use super::{End, Environment, Quantities, Series, Spec, Turn};
 use cc_sim::path::{Nanos, nanos};
+use cc_sim::seed;
 use cc_sim::sim::Simulation;
 use cc_sim::sim::agent::{DecisionRequest, SimulatedAgent};
+use guide::{GUIDES, GuideLine};
 use objective::{Latest, Meter, Situation};
 use truth::Truth;
 
 pub use emulated::EmulatedLink;
 pub use error::NetworkConfigError;
 pub use flows::Flows;
+pub use guide::Guide;
 pub use links::Entry;
 pub use objective::{Beside, Objective, PowerObjective};
 pub use random::{RandomLinks, ServiceKind};
 pub use range::{Range, Sometimes};
+pub use slow::{FastPolicy, SlowEnvironment, SlowWorld};
 pub use world::{Inputs, NetworkConfig, World};
 
 /// An environment of simulated links: each episode draws one link from its [`World`].
@@ -49,10 +55,12 @@ pub struct NetworkEnvironment {
     asked: Option<(usize, u32)>,
     /// The task whose links alone are drawn; `None` draws from all of them by their weights.
     only: Option<usize>,
+    /// Draws guides and their networks, so that episodes are the same with and without.
+    guides: StdRng,
 }
 
 /// State of a seat, kept from episode to episode.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 struct LearnedSeat {
     /// Whether the seat has had a turn in the current episode.
     asked: bool,
@@ -60,6 +68,8 @@ struct LearnedSeat {
     /// Outcome of the last action of the previous episode; reported on the next episode's first
     /// turn.
     last: Earned,
+    /// The guides of the current episode; `None` without any.
+    guide: Option<GuideLine>,
 }
 
 /// The outcome of an action.
@@ -75,10 +85,14 @@ impl LearnedSeat {
     /// The outcome of the seat's last action.
     fn earned(
         &self,
-        objective: &Objective,
+        config: &NetworkConfig,
         situation: &Situation<'_>,
         latest: &mut Latest,
     ) -> Earned {
+        // The guide that the action was taken by.
+        let guide = self.guide.as_ref().filter(|_| config.draws_guides());
+        let guided = guide.map(|own| config.objective.weighing_delay(own.in_force()));
+        let objective = guided.as_ref().unwrap_or(&config.objective);
         Earned {
             reward: objective.reward(situation, &self.meter, latest),
             windows: self.meter.windows(situation),
@@ -105,7 +119,10 @@ impl NetworkEnvironment {
     /// and everything random on them.
     pub fn new(world: Arc<World>, seed: u64) -> Self {
         Self {
-            seats: vec![LearnedSeat::default(); world.spec.seats],
+            seats: (0..world.spec.seats)
+                .map(|_| LearnedSeat::default())
+                .collect(),
+            guides: StdRng::seed_from_u64(seed::fold(GUIDES, seed)),
             random: Xoshiro256PlusPlus::seed_from_u64(seed),
             world,
             episode: None,
@@ -181,7 +198,7 @@ impl NetworkEnvironment {
             windows: &windows,
         };
         let earned = match seat.asked {
-            true => seat.earned(&config.objective, &situation, &mut episode.latest),
+            true => seat.earned(config, &situation, &mut episode.latest),
             false => seat.last,
         };
         (turn.reward, turn.intervals) = (earned.reward as f32, earned.windows as f32);
@@ -202,6 +219,20 @@ impl NetworkEnvironment {
         turn.task = episode.task;
         turn.observed_reward = query.reward;
         turn.observation = query.observation;
+        if let Some(guide) = &config.guide {
+            if turn.first.is_some() {
+                seat.guide = Some(GuideLine::draw(guide, &mut self.guides));
+            }
+            if let Some(line) = &mut seat.guide {
+                let now = simulation.now();
+                line.receive(now);
+                if config.draws_guides() && line.is_due(now) {
+                    let place = self.guides.random_range(0..guide.values.len());
+                    line.answer(now, guide.values[place]);
+                }
+                turn.observation.push(line.in_force() as f32);
+            }
+        }
         self.asked = Some((flow, query.cwnd));
     }
 
@@ -221,7 +252,7 @@ impl NetworkEnvironment {
                     flow,
                     windows: &[],
                 };
-                seat.last = seat.earned(&config.objective, &situation, &mut episode.latest);
+                seat.last = seat.earned(config, &situation, &mut episode.latest);
             }
         }
     }
@@ -232,6 +263,14 @@ impl NetworkEnvironment {
     /// been answered.
     pub fn cwnd(&self) -> Option<u32> {
         self.asked.map(|(_, cwnd)| cwnd)
+    }
+
+    /// The guides of the flow of the last turn, and the time; `None` without guides, and once the
+    /// turn has been answered.
+    fn guide(&mut self) -> Option<(Nanos, &mut GuideLine)> {
+        let ((flow, _), episode) = (self.asked?, self.episode.as_ref()?);
+        let line = self.seats[episode.seat_of[flow]?].guide.as_mut()?;
+        Some((episode.served.simulation().now(), line))
     }
 
     /// Answers the last turn with no decision: the flow goes on as it does, in slow start if it has
@@ -249,7 +288,15 @@ impl Environment for NetworkEnvironment {
     }
 
     fn series(&self) -> Vec<Series> {
-        Series::of(&self.world.config.policy)
+        let mut series = Series::of(&self.world.config.policy);
+        // A guide comes after all that the interface has.
+        let guided = self.world.config.guide.is_some() && !series.is_empty();
+        series.extend(guided.then_some(Series {
+            from: self.world.spec.observation - 1,
+            length: 1,
+            is_context: true,
+        }));
+        series
     }
 
     fn next(&mut self, turn: &mut Turn) {

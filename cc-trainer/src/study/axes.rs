@@ -41,6 +41,7 @@ pub(super) fn combinations(axes: &[Axis]) -> Vec<Variant> {
         panel: String::new(),
         curve: None,
         set: toml::Table::new(),
+        above: None,
     };
     axes.iter().fold(vec![none], |before, axis| {
         let with = |variant: &Variant, option: &AxisOption| {

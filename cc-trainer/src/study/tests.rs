@@ -374,3 +374,165 @@ fn every_committed_configuration_is_valid() {
     }
     assert_eq!(kinds.len(), 8, "one of each kind: {kinds:?}");
 }
+
+const GRAPH: &str = "
+    title = \"A graph\"
+    seeds = [3, 5]
+    evaluation = { episodes = 2, seed = 4 }
+    [base]
+    steps = 600
+    [base.environment]
+    kind = \"network\"
+    episode_s = 4
+    delay = { kind = \"network\" }
+    objective = { kind = \"power\" }
+    [[base.environment.links]]
+    random = { rate_mbps = [4, 8], delay_ms = [5, 20], queue_bdp = [1, 2] }
+    [base.model]
+    hidden = [8]
+    lstm = 3
+    [base.learner]
+    batch = 4
+    unroll = 5
+    [base.actor]
+    environments = 3
+    fit_steps = 200
+    [[variant]]
+    name = \"slow\"
+    above = \"quick\"
+    set.steps = 60
+    set.environment.guide = { values = [4, 1], network = { delay_ms = [0, 90] } }
+    [[variant]]
+    name = \"quick\"
+    set.environment.guide = { values = [1, 4] }
+";
+
+fn graph() -> String {
+    GRAPH.to_owned() + MATRIX
+}
+
+#[test]
+fn the_fast_policy_of_a_graph_is_trained_first_and_judged_in_the_graph() {
+    let study = study(&graph()).expect("a study");
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    let (runs, _) = finish(&study, &options(dir.path()));
+    assert_eq!(
+        runs.iter().map(|run| run.variant).collect::<Vec<_>>(),
+        [0, 0, 1, 1]
+    );
+    for (slow, quick) in runs[..2].iter().zip(&runs[2..]) {
+        assert!(quick.links.is_empty() && slow.links.len() == 2);
+        // Two guides, and the features with the guide in front of both policies.
+        assert_eq!(
+            (slow.record.shape.actions, quick.record.shape.actions),
+            (2, 5)
+        );
+        assert_eq!(
+            slow.record.shape.observation,
+            quick.record.shape.observation
+        );
+        // The slow one's scores are per window, as those of others.
+        assert!(
+            slow.links
+                .iter()
+                .all(|link| (-20.0..0.0).contains(&link.score))
+        );
+        assert!((slow.record.last.steps, quick.record.last.steps) == (60, 600));
+    }
+    let results = crate::calf::CalfResults::new(&study, &runs, "a test").expect("a matrix");
+    let names: Vec<&str> = results
+        .regimes
+        .iter()
+        .map(|one| one.name.as_str())
+        .collect();
+    assert_eq!(names, ["slow"]);
+
+    // What is done is kept, also in a directory that was moved; a run that is missing is repeated.
+    let moved = tempfile::tempdir().expect("a scratch directory");
+    let at = moved.path().join("elsewhere");
+    fs::rename(dir.path(), &at).expect("on one file system");
+    fs::remove_dir_all(at.join("slow-5")).expect("a run's directory");
+    let (again, _) = finish(&study, &options(&at));
+    let parts = |runs: &[StudyRun], place: usize| runs[place].record.parts.clone();
+    assert!(
+        [0, 2, 3]
+            .iter()
+            .all(|&place| parts(&runs, place) == parts(&again, place))
+    );
+    assert_eq!(runs[1].links, again[1].links);
+}
+
+#[test]
+fn a_graph_that_cannot_be_is_refused_with_the_variant() {
+    for (from, to, message) in [
+        (
+            "above = \"quick\"",
+            "above = \"quack\"",
+            "variant `slow`: above is `quack`, and has to",
+        ),
+        (
+            "name = \"quick\"",
+            "name = \"quick\"\nabove = \"slow\"",
+            "that one is above another itself",
+        ),
+        (
+            "set.environment.guide = { values = [1, 4] }",
+            "",
+            "above is `quick`, and both have to set `environment.guide`",
+        ),
+    ] {
+        let text = graph();
+        assert!(text.contains(from), "{from}");
+        let error = study(&text.replacen(from, to, 1))
+            .expect_err(to)
+            .to_string();
+        assert!(error.contains(message), "{error}");
+    }
+}
+
+#[test]
+fn a_fast_policy_that_does_not_fit_is_refused_with_the_reason() {
+    let study = study(&graph()).expect("a study");
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    finish(&study, &options(dir.path()));
+    let plain = "kind = \"network\"\n[[links]]\nfamily = \"broad\"\n";
+    let error = |fast: &str, settings: &str| {
+        let fast = dir.path().join(fast);
+        let guide = format!("{plain}[guide]\nvalues = [1]\nfast = {fast:?}\n{settings}");
+        let environment: train::environments::Environments = toml::from_str(&guide.replace(
+            "values = [1]\n",
+            match settings.contains("values") {
+                true => "",
+                false => "values = [1]\n",
+            },
+        ))
+        .expect("TOML");
+        let error = environment.open().expect_err("it does not fit").to_string();
+        assert!(error.starts_with("environment.guide.fast, /"), "{error}");
+        error
+    };
+    for (fast, settings, message) in [
+        (
+            "none",
+            "",
+            "it holds no trained policy (checkpoint.bin); train one",
+        ),
+        ("slow-3", "", "its policy is not the fast one of a graph"),
+        (
+            "quick-3",
+            "values = [2]",
+            "was not trained with the guide 2; choose",
+        ),
+        (
+            "quick-3",
+            "[policy]\nhistory = 3",
+            "another interface (history: 20, not 3)",
+        ),
+    ] {
+        let found = error(fast, settings);
+        assert!(found.contains(message), "{found}");
+    }
+    fs::write(dir.path().join("quick-3/checkpoint.bin"), "damaged").expect("there is space");
+    let found = error("quick-3", "");
+    assert!(found.contains("not a checkpoint"), "{found}");
+}

@@ -269,7 +269,7 @@ pub enum ConfigError {
     /// Constraints are about quantities that the environment does not measure.
     #[error(
         "learner.constraints limits what only simulated networks measure (environment.kind = \
-         \"network\"); leave it out here, and give the objective's weights instead"
+         \"network\", without a guide.fast); leave it out here, and give the objective's weights instead"
     )]
     Unmeasured,
     /// Convolutions are over time series, of which the observation has none.
@@ -525,6 +525,13 @@ impl Config {
             }
             if let Some(Value::Object(environment)) = settings.get_mut("environment") {
                 environment.remove("patience");
+                // Where the fast policy of a graph is, but not that there is one.
+                if let Some(fast) = environment
+                    .get_mut("guide")
+                    .and_then(|guide| guide.get_mut("fast"))
+                {
+                    *fast = Value::Bool(true);
+                }
             }
         }
         value
@@ -724,8 +731,8 @@ impl Config {
         ] {
             check(field, gain, not_negative(gain), "0 or more")?;
         }
-        match self.environment {
-            Environments::Network(_) => Ok(()),
+        match &self.environment {
+            Environments::Network(network) if !network.has_fast_policy() => Ok(()),
             _ if constraints.is_empty() => Ok(()),
             _ => Err(ConfigError::Unmeasured),
         }

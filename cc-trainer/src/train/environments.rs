@@ -1,6 +1,10 @@
 //! The environments that a configuration can choose from.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use cc_core::interface::Interface;
 use cc_core::policy::ActionSelection;
@@ -9,12 +13,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     abr::policy::{self as bitrate_policy, BitrateMeta},
+    dataset,
     environment::{
         Environment, Normalised, Series, Spec,
         abr::{AbrConfig, AbrConfigError, AbrEnvironment, AbrWorld},
         cartpole::{CartPole, CartPoleConfig},
         gridworld::{GridWorld, GridWorldConfig},
-        network::{NetworkConfig, NetworkConfigError, NetworkEnvironment, World},
+        network::{
+            FastPolicy, NetworkConfig, NetworkConfigError, NetworkEnvironment, SlowEnvironment,
+            SlowWorld, World,
+        },
         networked::{Networked, NetworkedConfig},
         recorded::{self, RecordedConfig, RecordedConfigError, RecordedWorld},
     },
@@ -22,6 +30,8 @@ use crate::{
     normalise::{Fit, Normalizer, input_shapes},
     policy_file::{self, ExportError},
 };
+
+use super::greedy::FinalPolicy;
 
 /// Name of trained policies in their files.
 const POLICY: &str = "impala";
@@ -55,6 +65,14 @@ pub enum OpenError {
     /// The settings of the environment of bitrates cannot be used, or a file that they name.
     #[error("environment.{0}")]
     Abr(#[from] AbrConfigError),
+    /// The fast policy of a graph cannot be used.
+    #[error("environment.guide.fast, {}: {reason}", path.display())]
+    Fast {
+        /// Directory of the run that has trained it.
+        path: PathBuf,
+        /// Why it cannot be used.
+        reason: String,
+    },
     /// The settings of the network environment contradict each other or name what does not exist.
     #[error("environment.{0}")]
     Network(#[from] NetworkConfigError),
@@ -77,7 +95,19 @@ impl Environments {
             Self::Abr(config) => Source::Abr(Arc::new(AbrWorld::open((**config).clone())?)),
             Self::CartPole(config) => Source::CartPole(config.clone()),
             Self::GridWorld(config) => Source::GridWorld(config.clone()),
-            Self::Network(config) => Source::Network(Arc::new(World::new((**config).clone())?)),
+            Self::Network(config) => {
+                let world = Arc::new(World::new((**config).clone())?);
+                match config.guide.as_ref().and_then(|guide| guide.fast.as_ref()) {
+                    None => Source::Network(world),
+                    Some(dir) => {
+                        let fast = fast_policy(dir, config).map_err(|reason| OpenError::Fast {
+                            path: dir.clone(),
+                            reason,
+                        })?;
+                        Source::Slow(Arc::new(SlowWorld::new(world, fast)))
+                    }
+                }
+            }
             Self::Networked(config) => {
                 config.validate().map_err(OpenError::Networked)?;
                 Source::Networked(config.clone())
@@ -87,18 +117,36 @@ impl Environments {
     }
 
     /// The same environment with its policy behind another network; `None` for environments that
-    /// have no network between them and the policy.
+    /// have no network between them and the policy. In a graph it is between the slow policy and the
+    /// fast one.
     pub fn behind(&self, network: ConditionsRange) -> Option<Self> {
         let mut behind = self.clone();
         match &mut behind {
             Self::Networked(config) => config.network = network,
-            Self::Network(config) => match &mut config.delay {
-                AgentDelay::Network { network: own, .. } => *own = network,
+            Self::Network(config) => match (&mut config.guide, &mut config.delay) {
+                (Some(guide), _) => guide.network = network,
+                (None, AgentDelay::Network { network: own, .. }) => *own = network,
                 _ => return None,
             },
             _ => return None,
         }
         Some(behind)
+    }
+
+    /// The same environment for the slow policy of a graph, above the fast one that the run in a
+    /// directory has trained; `None` for environments without a guide.
+    pub(crate) fn above(&self, fast: PathBuf) -> Option<Self> {
+        let mut above = self.clone();
+        let Self::Network(config) = &mut above else {
+            return None;
+        };
+        config.guide.as_mut()?.fast = Some(fast);
+        Some(above)
+    }
+
+    /// Whether a policy of a graph is learned, the fast or the slow one.
+    pub(crate) fn is_of_graph(&self) -> bool {
+        matches!(self, Self::Network(config) if config.guide.is_some())
     }
 
     /// The settings of learning from recordings; `None` for other environments.
@@ -110,6 +158,44 @@ impl Environments {
     }
 }
 
+/// Reads the fast policy that the run in a directory has trained, for the slow one of an environment.
+fn fast_policy(dir: &Path, config: &NetworkConfig) -> Result<FastPolicy, String> {
+    let policy = FinalPolicy::load(dir).map_err(|error| error.to_string())?;
+    let policy = policy.ok_or(
+        "it holds no trained policy (checkpoint.bin); train one there, with environment.guide \
+         without `fast`",
+    )?;
+    let guides = match &policy.environment {
+        Environments::Network(own) => own.guide.as_ref().filter(|guide| guide.fast.is_none()),
+        _ => None,
+    };
+    let (Environments::Network(own), Some(guides)) = (&policy.environment, guides) else {
+        return Err(
+            "its policy is not the fast one of a graph; give the directory of a run whose \
+             environment.guide has no `fast`"
+                .to_owned(),
+        );
+    };
+    let differences = dataset::network_differences(&config.policy, &own.policy);
+    if !differences.is_empty() {
+        return Err(format!(
+            "its policy has another interface ({}); give both the same environment.policy",
+            differences.join("; ")
+        ));
+    }
+    let values = config.guide.iter().flat_map(|guide| &guide.values);
+    if let Some(strange) = values.into_iter().find(|one| !guides.values.contains(one)) {
+        return Err(format!(
+            "its policy was not trained with the guide {strange}; choose environment.guide.values \
+             among {:?}",
+            guides.values
+        ));
+    }
+    policy
+        .as_fast()
+        .ok_or_else(|| "its checkpoint has no normaliser; train it anew".to_owned())
+}
+
 /// Makes environments of one kind, from settings that were checked and files that were read.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
@@ -119,6 +205,7 @@ pub(crate) enum Source {
     Network(Arc<World>),
     Networked(NetworkedConfig),
     Recorded(Arc<RecordedWorld>),
+    Slow(Arc<SlowWorld>),
 }
 
 impl Source {
@@ -140,6 +227,7 @@ impl Source {
                 Box::new(Networked::new(world, config.clone(), seed))
             }
             Self::Recorded(store) => recorded::environment(store, number, seed),
+            Self::Slow(world) => Box::new(SlowEnvironment::new(world.clone(), seed)),
         };
         match normalizer {
             None => environment,
@@ -164,6 +252,7 @@ impl Source {
                 Box::new(NetworkEnvironment::new(world.clone(), seed).of_task(task))
             }
             Self::Recorded(_) => return None,
+            Self::Slow(world) => Box::new(SlowEnvironment::new(world.clone(), seed).of_task(task)),
         };
         Some(match normalizer {
             None => environment,
@@ -177,6 +266,7 @@ impl Source {
             Self::Abr(world) => world.spec(),
             Self::Network(world) => world.spec(),
             Self::Recorded(store) => store.spec(),
+            Self::Slow(world) => world.spec(),
             _ => self.environment(0, 0, None).spec(),
         }
     }
@@ -198,6 +288,7 @@ impl Source {
             Self::Network(world) => world.tasks().to_vec(),
             Self::Networked(config) => vec![config.world.name().to_owned()],
             Self::Recorded(store) => store.tasks(),
+            Self::Slow(world) => world.world().tasks().to_vec(),
         }
     }
 
@@ -205,8 +296,9 @@ impl Source {
     pub(super) fn fit(&self) -> Option<Fit> {
         match self {
             Self::Abr(_) | Self::CartPole(_) | Self::GridWorld(_) | Self::Networked(_) => None,
-            Self::Network(world) => Some(Fit::new(input_shapes(&world.config().policy))),
+            Self::Network(world) => Some(Fit::new(world.input_shapes())),
             Self::Recorded(store) => Some(Fit::new(input_shapes(store.interface()))),
+            Self::Slow(world) => Some(Fit::new(world.world().input_shapes())),
         }
     }
 
@@ -215,6 +307,7 @@ impl Source {
         match self {
             Self::Network(world) => world.normalizer(),
             Self::Recorded(store) => store.normalizer(),
+            Self::Slow(world) => Some(world.normalizer()),
             _ => None,
         }
     }
@@ -236,12 +329,12 @@ impl Source {
     }
 
     /// The interface of the policies; `None` for environments whose policies
-    /// are not served by cc-agent.
+    /// are not served by cc-agent, those of a graph among them.
     pub(super) fn interface(&self) -> Option<&Interface> {
         match self {
-            Self::Abr(_) | Self::CartPole(_) | Self::GridWorld(_) | Self::Networked(_) => None,
-            Self::Network(world) => Some(&world.config().policy),
+            Self::Network(world) if world.config().guide.is_none() => Some(&world.config().policy),
             Self::Recorded(store) => Some(store.interface()),
+            _ => None,
         }
     }
 

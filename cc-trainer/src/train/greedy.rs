@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::{TrainError, checkpoint::Checkpoint, environments::Environments};
 use crate::{
     actor::{Actor, Snapshot, StepOutput},
-    environment::Environment,
+    environment::{Environment, network::FastPolicy},
     model::Weights,
     normalise::Normalizer,
     rollout::Episode,
@@ -190,6 +190,14 @@ impl FinalPolicy {
             }),
             normalizer: checkpoint.header.normalizer.clone().map(Arc::new),
         }
+    }
+
+    /// The policy as the fast one of a graph; `None` where its inputs are not normalised.
+    pub(super) fn as_fast(&self) -> Option<FastPolicy> {
+        Some(FastPolicy {
+            snapshot: self.snapshot.clone(),
+            normalizer: self.normalizer.clone()?,
+        })
     }
 
     /// Acts in an environment until at least this many episodes have ended, and returns them all.

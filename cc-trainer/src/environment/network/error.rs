@@ -27,9 +27,21 @@ pub enum NetworkConfigError {
         /// Position of the entry in `links`, counted from 0.
         index: usize,
     },
+    /// The network of the guides has a range that is none; the string names it.
+    #[error("guide: {0}")]
+    Guide(String),
+    /// Guides are weights of delay, which the objective has not.
+    #[error(
+        "guide sets the weight of delay, which an objective of kind \"environment\" has not: set \
+         objective.kind to \"power\", or leave guide out"
+    )]
+    GuideObjective,
     /// The policy's observation, actions or windows are not valid.
     #[error("policy.{0}")]
     Interface(#[from] InterfaceError),
+    /// There are no guides to choose from.
+    #[error("guide.values is empty; give weights of delay such as [1.0, 0.25, 4.0]")]
+    NoGuides,
     /// The configuration has no links entry.
     #[error("links is empty; add an entry such as {{ family = \"broad\" }}")]
     NoLinks,

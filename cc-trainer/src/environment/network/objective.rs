@@ -18,7 +18,7 @@ use cc_sim::sim::{FlowTotals, Simulation};
 const PAYLOAD_BITS: f64 = 1448.0 * 8.0;
 
 /// The largest weight of an objective.
-const MOST_WEIGHT: f64 = 1e6;
+pub(super) const MOST_WEIGHT: f64 = 1e6;
 
 /// The reward that training maximises.
 ///
@@ -282,6 +282,21 @@ impl Objective {
             .try_for_each(|(name, weight)| {
                 check(weight, [0.0, MOST_WEIGHT], || format!("objective.{name}"))
             })
+    }
+
+    /// Returns the objective with another weight of delay, beside others as well as alone.
+    pub(super) fn weighing_delay(&self, weight: f64) -> Self {
+        match self {
+            Self::Environment { .. } => self.clone(),
+            Self::Power(power) => Self::Power(PowerObjective {
+                delay: weight,
+                beside: (power.beside).map(|beside| Beside {
+                    delay: weight,
+                    ..beside
+                }),
+                ..power.clone()
+            }),
+        }
     }
 
     /// Returns what a host can observe of it: the objective by which recordings, estimates and

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::links::{Entry, Links};
 use super::range::{Range, ordered};
 use super::truth::PRIVILEGED;
-use super::{NetworkConfigError, Objective, Spec};
-use crate::normalise::Normalizer;
+use super::{Guide, NetworkConfigError, Objective, Spec};
+use crate::normalise::{Input, Normalizer, input_shapes};
 use cc_sim::scenario::families::Family;
 use cc_sim::sim::RECEIVER_REST;
 use cc_sim::sim::agent::{AgentDelay, SenderMode};
@@ -39,6 +39,9 @@ pub struct NetworkConfig {
     pub constant_start: bool,
     /// What the network gets of an observation.
     pub inputs: Inputs,
+    /// What a slow remote policy tells the policy of each flow; `None` for nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guide: Option<Guide>,
 }
 
 /// What a network gets of an observation.
@@ -73,6 +76,7 @@ impl Default for NetworkConfig {
             mode: SenderMode::default(),
             constant_start: false,
             inputs: Inputs::default(),
+            guide: None,
         }
     }
 }
@@ -133,7 +137,11 @@ impl World {
         ordered(config.receiver_rest_ms, 1e-3, 100.0, || {
             "receiver_rest_ms".to_owned()
         })?;
+        if let Some(guide) = &config.guide {
+            guide.check(&config.objective)?;
+        }
         let links = Links::new(&config.links)?;
+        let observation = config.policy.observation_len() + usize::from(config.guide.is_some());
         let startup = match config.constant_start {
             true => Startup::Constant,
             false => Startup::SlowStart,
@@ -142,14 +150,14 @@ impl World {
             settings: Learned::settings(&config.policy, startup),
             spec: Spec {
                 seats: links.most_learned(),
-                observation: config.policy.observation_len(),
+                observation,
                 privileged: PRIVILEGED,
                 actions: config.policy.actions.len(),
                 tasks: links.tasks().len(),
             },
             normalizer: match config.inputs {
                 Inputs::Standardised => None,
-                Inputs::Raw => Some(Normalizer::raw(config.policy.observation_len())),
+                Inputs::Raw => Some(Normalizer::raw(observation)),
             },
             links,
             config,
@@ -160,6 +168,13 @@ impl World {
     /// fitted.
     pub fn normalizer(&self) -> Option<&Normalizer> {
         self.normalizer.as_ref()
+    }
+
+    /// Returns the shape of each input of an observation, in order.
+    pub fn input_shapes(&self) -> Vec<Input> {
+        let mut inputs = input_shapes(&self.config.policy);
+        inputs.extend(self.config.guide.is_some().then(Guide::input));
+        inputs
     }
 
     /// Returns the sizes of this world's environments.

@@ -7,7 +7,7 @@ use rand_distr::LogNormal;
 use serde::{Deserialize, Serialize};
 
 use crate::path::Nanos;
-use crate::shim::{Channel, ConditionsRange, Fate, Medium};
+use crate::shim::{Channel, ConditionsRange, Medium};
 
 /// The time that the agent takes for a decision: from the end of a window, closed by an ACK or by
 /// the agent, to the decision's publication. The time from the window's nominal end to the ACK that
@@ -235,23 +235,11 @@ impl Delays {
                 there,
                 back,
                 patience,
-            } => match pass(there, now).and_then(|asked| pass(back, asked)) {
+            } => match there.pass(now).and_then(|asked| back.pass(asked)) {
                 Some(answered) if answered - now <= *patience => (answered - now, false),
                 _ => (*patience, true),
             },
         }
-    }
-}
-
-/// Sends a message at `now` and returns the time of its arrival, or `None` when it is lost.
-fn pass(channel: &mut Channel<()>, now: Nanos) -> Option<Nanos> {
-    match channel.offer(now, ()) {
-        Fate::Arrives { at, .. } => {
-            // The agent keeps what is in flight itself.
-            channel.take(Nanos::MAX);
-            Some(at)
-        }
-        Fate::Lost => None,
     }
 }
 
