@@ -13,7 +13,10 @@ use std::{
 };
 
 use cc_lab::{Agent, Crowd, Network, eventually, unique_name};
-use nix::pty::{Winsize, openpty};
+use nix::{
+    pty::{Winsize, openpty},
+    sys::signal::Signal,
+};
 use vt100::{Parser, Screen};
 
 use crate::{BINARY, SHARED};
@@ -23,16 +26,19 @@ const DIRECTORY_VARIABLE: &str = "CC_VIEW_SCREENS";
 const FLOWS: usize = 40;
 /// Time in which the curves get some length, when the screens are to be looked at.
 const WATCHED: Duration = Duration::from_secs(20);
+/// A drawing is not in parts that are further apart, and the next one comes later.
+const STILL: Duration = Duration::from_millis(50);
 /// What begins the last line of the screen, at any width.
 const FOOTER: &str = "r rate";
 
 pub(crate) fn the_live_view_shows_flows_and_gives_the_terminal_back() {
     let network = Network::through(SHARED);
     let name = unique_name();
-    let agent = Agent::start_in(&network.path.sender, BINARY, &name, &[]);
+    let mut agent = Agent::start_in(&network.path.sender, BINARY, &name, &[]);
     let crowd = network.crowd(&name, FLOWS);
     // One that the application limits, and one that has nothing to send.
     let slow = network.connect(&name);
+    slow.send(20_000);
     let idle = network.connect(&name);
     idle.send(20_000);
     for (columns, rows) in [(80, 24), (200, 50)] {
@@ -70,6 +76,16 @@ pub(crate) fn the_live_view_shows_flows_and_gives_the_terminal_back() {
         assert!(status.success(), "{status}: {screen}");
         assert!(!screen.contains(FOOTER), "it was given back: {screen}");
     }
+    // It does not outlive the agent, and says why it ends.
+    let mut terminal = Terminal::start(&agent, 80, 24);
+    terminal.eventually("the flows are shown", |screen| {
+        screen.contents().contains(FOOTER)
+    });
+    let (ended, log) = agent.end(Signal::SIGTERM);
+    assert!(ended.success(), "{log}");
+    let (status, screen) = terminal.end();
+    assert_eq!(status.code(), Some(1), "{screen}");
+    assert!(screen.contains("the live view ended"), "{screen}");
     assert_eq!(crowd.failed(), 0);
 }
 
@@ -127,8 +143,13 @@ impl Terminal {
         look(parser.screen())
     }
 
+    /// What is on the screen between two drawings.
     fn text(&self) -> String {
-        self.on_screen(Screen::contents)
+        eventually("the screen is still", || {
+            let before = self.on_screen(Screen::contents);
+            thread::sleep(STILL);
+            (before == self.on_screen(Screen::contents)).then_some(before)
+        })
     }
 
     fn eventually(&mut self, what: &str, condition: impl Fn(&Screen) -> bool) {
