@@ -32,7 +32,7 @@ use crate::{
     view::{self, Filter, Sort, ViewState},
 };
 use cc_channel::SigningKey;
-use cc_client::{StatusError, fetch};
+use cc_client::{StatusError, fetch, fetch_within};
 use cc_core::{
     canary::{CanaryBy, Finding},
     policy::{PolicyFile, PolicySpec},
@@ -43,6 +43,10 @@ use cc_core::{
 const DETACH_PERIOD: Duration = Duration::from_millis(10);
 /// Time between two looks at a canary that is waited for.
 const CONCLUDE_PERIOD: Duration = Duration::from_secs(1);
+/// Time within which the live view gets an answer, or goes on without: keys wait for it.
+const VIEW_ANSWER: Duration = Duration::from_secs(1);
+/// Time without an answer after which the live view ends.
+const VIEW_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A learned TCP congestion control for stock Linux kernels.
 ///
@@ -542,9 +546,30 @@ fn health(over: f64, running: &Running) -> anyhow::Result<ExitCode> {
 
 fn top(state: ViewState, agent: &AgentOptions) -> anyhow::Result<ExitCode> {
     let socket = agent.socket();
-    fetch(&socket)?;
-    view::run(|| fetch(&socket).ok().map(Arc::new), || false, state)?;
-    Ok(ExitCode::SUCCESS)
+    let mut last = Arc::new(fetch(&socket)?);
+    let mut answered = Instant::now();
+    let mut failure = None;
+    let source = || match fetch_within(&socket, VIEW_ANSWER) {
+        Ok(snapshot) => {
+            (last, answered) = (Arc::new(snapshot), Instant::now());
+            Some(Arc::clone(&last))
+        }
+        // A busy host's agent is late at times: what it has said last is shown meanwhile.
+        Err(StatusError::Silent(_) | StatusError::NotAStatus { .. })
+            if answered.elapsed() < VIEW_PATIENCE =>
+        {
+            Some(Arc::clone(&last))
+        }
+        Err(error) => {
+            failure = Some(error);
+            None
+        }
+    };
+    view::run(source, || false, state)?;
+    match failure {
+        Some(error) => Err(error).context("the live view ended"),
+        None => Ok(ExitCode::SUCCESS),
+    }
 }
 
 fn trace(flow: &str, running: &Running) -> anyhow::Result<ExitCode> {

@@ -1,5 +1,7 @@
 //! The live view's drawing: a pure function of a snapshot and what the view remembers.
 
+use std::collections::{HashSet, VecDeque};
+
 use ratatui::{
     Frame,
     layout::{Constraint, Layout, Rect},
@@ -158,10 +160,14 @@ fn draw_past(
     };
     let bold = Style::new().add_modifier(Modifier::BOLD);
     frame.render_widget(Line::styled(title, bold), top);
-    let last = |points: &std::collections::VecDeque<u64>, unit: f64| {
+    let last = |points: &VecDeque<u64>, unit: f64| {
         let highest = points.iter().max().copied().unwrap_or(0);
         let latest = points.back().copied().unwrap_or(0);
-        let figure = |value: u64| digits(value as f64 / unit);
+        let figure = |value: u64| match unit {
+            // Whole segments.
+            1.0 => value.to_string(),
+            unit => digits(value as f64 / unit),
+        };
         format!("{}, at most {}", figure(latest), figure(highest))
     };
     let curves = [
@@ -294,22 +300,33 @@ fn draw_flows(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot, state: &Vi
     let columns: Vec<&Column> = COLUMNS.iter().filter(has_place).collect();
     let figures: u16 = columns.iter().map(|column| column.width + 1).sum();
     let both_ends = area.width >= WIDTH_WITH_BOTH_ENDS;
-    let name_width = usize::from(area.width.saturating_sub(figures));
+    let place = area.width.saturating_sub(figures);
+    let name_width = match both_ends {
+        // The figures stand beside the names, and not at the other end of the screen.
+        true => usize::from(place.min(width_of_names(snapshot))),
+        false => usize::from(place),
+    };
+    let is_shared = !both_ends && have_common_ends(&snapshot.flows);
     let name = |flow: &FlowView| {
         if both_ends {
             // An arrow between two spaces divides them.
             let end = (name_width - 3) / 2;
             let local = fit(flow.local.to_string(), end);
             format!("{local} → {}", fit(flow.remote.to_string(), end))
+        } else if is_shared {
+            let both = format!("{}→{}", flow.local.port(), flow.remote);
+            fit(both, name_width)
         } else {
             fit(flow.remote.to_string(), name_width)
         }
     };
-    let mut titles = vec![Cell::from(match (both_ends, snapshot.is_partial()) {
-        (_, true) => format!("first {} flows", snapshot.flows.len()),
-        (true, _) => "local → remote".into(),
-        (false, _) => "remote".into(),
-    })];
+    let title = match snapshot.is_partial() {
+        true => format!("first {} flows", snapshot.flows.len()),
+        false if both_ends => "local → remote".into(),
+        false if is_shared => "port→remote".into(),
+        false => "remote".into(),
+    };
+    let mut titles = vec![Cell::from(title)];
     titles.extend(columns.iter().map(|column| {
         let chosen = column.sort == Some(state.sort());
         let mark = if chosen { "▼" } else { "" };
@@ -338,7 +355,7 @@ fn draw_flows(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot, state: &Vi
                 false => style,
             })
         });
-    let mut widths = vec![Constraint::Fill(1)];
+    let mut widths = vec![Constraint::Length(name_width as u16)];
     widths.extend(
         columns
             .iter()
@@ -347,6 +364,25 @@ fn draw_flows(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot, state: &Vi
     let table = Table::new(rows, widths)
         .header(Row::new(titles).style(Style::new().add_modifier(Modifier::REVERSED)));
     frame.render_widget(table, area);
+}
+
+/// Columns for both ends of any flow of the snapshot. It grows in steps, so that the figures seldom
+/// move when a flow comes or goes.
+fn width_of_names(snapshot: &Snapshot) -> u16 {
+    const STEP: usize = 10;
+    let ends = snapshot
+        .flows
+        .iter()
+        .flat_map(|flow| [flow.local, flow.remote]);
+    let longest = ends.map(|end| end.to_string().len()).max().unwrap_or(0);
+    ((2 * longest + 3).next_multiple_of(STEP)) as u16
+}
+
+/// Whether flows have the same remote end, as those of a client of one server have: their own ports
+/// tell them apart.
+fn have_common_ends(flows: &[FlowView]) -> bool {
+    let mut seen = HashSet::new();
+    !flows.iter().all(|flow| seen.insert(flow.remote))
 }
 
 fn footer(state: &ViewState, width: u16) -> Line<'static> {
@@ -442,6 +478,19 @@ mod tests {
             screen.contains(" → [2001:db8:1") && screen.contains("6]:40000 "),
             "{screen}"
         );
+    }
+
+    #[test]
+    fn flows_to_one_server_are_told_apart() {
+        let mut snapshot = busy(2);
+        for (flow, port) in snapshot.flows.iter_mut().zip(50_001..) {
+            flow.local = format!("10.0.0.1:{port}").parse().expect("an address");
+            flow.remote = "192.168.100.200:443".parse().expect("an address");
+        }
+        let screen = text(80, 24, &snapshot, &[]);
+        for part in ["port→remote ", "50001→192.…00.200:443 ", "50002→192."] {
+            assert!(screen.contains(part), "{part:?} in\n{screen}");
+        }
     }
 
     /// What the view looks like: a change of it should be looked at.

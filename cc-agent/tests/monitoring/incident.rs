@@ -10,15 +10,17 @@ use std::{
 use cc_client::command;
 use cc_core::{policy::heuristic_file, status::Command as Order};
 use cc_ebpf::Counter;
-use cc_lab::{Agent, Bottleneck, Footprint, Network, Outcome, eventually, unique_name};
+use cc_lab::{Agent, Bottleneck, Cgroup, Footprint, Network, Outcome, eventually, unique_name};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::watchers::{Watchers, example, example_text, missing, within};
+use crate::{
+    panels::{Story, Variables, dashboard, queries},
+    watchers::{Watchers, example, missing, within},
+};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_cc-agent");
 /// The default congestion control of a network namespace.
@@ -30,6 +32,8 @@ const FAST: Bottleneck = Bottleneck {
     queue_bytes: 2_000_000,
 };
 const FLOWS: usize = 500;
+/// Flows of the kernel's own beside them.
+const BESIDE: usize = 20;
 /// Longer than an alert takes with the shipped interval.
 const PATIENCE: Duration = Duration::from_secs(240);
 
@@ -51,13 +55,14 @@ pub(crate) fn a_prometheus_answers_the_queries_of_the_dashboard() -> Outcome {
     let flow = network.connect(&name).sending();
     let watchers = Watchers::start(sender, BINARY, agent.socket());
     flow.advance(100_000);
-    let dashboard: Value = serde_json::from_str(&example_text("grafana/rlcc.json")).expect("JSON");
-    let targets = dashboard["panels"].as_array().into_iter().flatten();
-    let targets = targets.flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
-    let queries: Vec<String> = targets
-        .filter_map(|target| target["expr"].as_str())
-        .map(|query| query.replace("$__rate_interval", "1m"))
-        .map(|query| query.replace("$cgroup", ".*"))
+    let variables = Variables {
+        rate_interval: "1m",
+        cgroup: ".*",
+    };
+    let panels = dashboard();
+    let queries = panels.iter().flat_map(queries);
+    let queries: Vec<String> = queries
+        .map(|(query, _)| variables.in_query(query))
         .collect();
     assert!(queries.len() > 20);
     for query in queries {
@@ -91,6 +96,9 @@ pub(crate) fn incidents_are_alerted_and_the_runbook_ends_them() -> Outcome {
     let arguments = ["--default", "--policy", "heuristic"];
     let agent = Agent::start_in(sender, BINARY, &name, &arguments);
     let watchers = Watchers::start(sender, BINARY, agent.socket());
+    // The observer sees flows of the whole host: those of this test have a cgroup of their own.
+    let cgroup = Cgroup::new().ok();
+    let mut story = Story::begin();
     let fires = |alert: &str| watchers.alerts().iter().any(|found| found == alert);
     let alerted = |alert: &str| {
         let ((), took) = within(PATIENCE, alert, || fires(alert).then_some(()));
@@ -100,44 +108,60 @@ pub(crate) fn incidents_are_alerted_and_the_runbook_ends_them() -> Outcome {
         let ((), took) = within(PATIENCE, alert, || (!fires(alert)).then_some(()));
         println!("{alert} resolved after {:.0} s", took.as_secs_f64());
     };
-    let crowd = network.crowd(&name, FLOWS);
+    let connect = || (network.crowd(&name, FLOWS), network.crowd("reno", BESIDE));
+    let (crowd, _beside) = match &cgroup {
+        Some(cgroup) => cgroup.within(connect),
+        None => connect(),
+    };
     eventually("flows are decided about", || {
         (agent.status().agent.decisions > 0).then_some(())
     });
     assert_eq!(watchers.alerts(), Vec::<String>::new(), "nothing is wrong");
 
     // Somebody else changes the sysctl.
+    story.event("somebody sets another default");
     sender.set_sysctl(DEFAULT, "reno");
     alerted("RlccDefaultTaken");
+    story.event("it is set back");
     sender.set_sysctl(DEFAULT, &name);
     resolved("RlccDefaultTaken");
 
     // The ring buffer overflows, since the agent is stopped.
     let footprint = Footprint::of(&name);
     let stopped = Instant::now();
+    story.event("the agent is stopped");
     agent.signal(Signal::SIGSTOP);
     eventually("records were dropped", || {
         (footprint.counter(Counter::RecordsDropped) > 1_000).then_some(())
     });
     let full = stopped.elapsed().as_secs_f64();
     println!("the ring was full after {full:.0} s, and the agent goes on");
+    story.event("it goes on");
     agent.signal(Signal::SIGCONT);
     alerted("RlccRecordsDropped");
 
     // The policy hangs, is started again, and hangs again.
+    story.event("the policy hangs");
     let former = stop_policy(&agent, None);
     eventually("it was started again", || {
         (agent.status().agent.policies_restarted == 1).then_some(())
     });
+    story.event("it hangs again");
     stop_policy(&agent, Some(former));
     alerted("RlccNotDeciding");
     assert!(fires("RlccPolicyFailed"), "{:?}", watchers.alerts());
     let file = directory.path().join("heuristic.onnx");
     fs::write(&file, heuristic_file()).expect("writes");
+    story.event("another policy is loaded");
     let outcome = command(agent.socket(), Order::Reload { file });
     assert!(outcome.is_ok(), "{outcome:?}");
     resolved("RlccNotDeciding");
     assert_eq!(crowd.failed(), 0, "no flow was reset");
+    let label = cgroup
+        .as_ref()
+        .and_then(|cgroup| cgroup.directory().file_name());
+    let label = label.map(|label| format!("/{}", label.to_string_lossy()));
+    story.draw(&watchers, label.as_deref().unwrap_or(".*"));
     Outcome::Passed
 }
 

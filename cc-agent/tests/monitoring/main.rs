@@ -5,6 +5,7 @@
 //! are skipped with the reason.
 
 mod incident;
+mod panels;
 mod watchers;
 
 use std::process::ExitCode;

@@ -25,6 +25,19 @@ const INTERVAL_VARIABLE: &str = "CC_MONITORING_INTERVAL";
 /// The interval of the trials.
 const INTERVAL: &str = "1s";
 
+/// The interval of scrapes and evaluations.
+pub(crate) fn interval() -> Duration {
+    let text = interval_text();
+    let seconds = text
+        .strip_suffix('s')
+        .and_then(|seconds| seconds.parse().ok());
+    Duration::from_secs(seconds.unwrap_or_else(|| panic!("{INTERVAL_VARIABLE}: {text}")))
+}
+
+fn interval_text() -> String {
+    env::var(INTERVAL_VARIABLE).unwrap_or_else(|_| INTERVAL.into())
+}
+
 const EXPORTER: &str = "127.0.0.1:9465";
 const OBSERVER: &str = "127.0.0.1:9467";
 const PROMETHEUS: &str = "127.0.0.1:9090";
@@ -83,10 +96,9 @@ impl<'a> Watchers<'a> {
         let directory = TempDir::new().expect("a directory for the test");
         let at = |name: &str| directory.path().join(name);
         namespace.ip("link set lo up");
-        let interval = env::var(INTERVAL_VARIABLE).unwrap_or_else(|_| INTERVAL.into());
         let configuration = example_text("prometheus/prometheus.yml");
         assert!(configuration.contains(SHIPPED_INTERVAL));
-        let configuration = configuration.replace(SHIPPED_INTERVAL, &interval);
+        let configuration = configuration.replace(SHIPPED_INTERVAL, &interval_text());
         fs::write(at("prometheus.yml"), configuration).expect("writes");
         fs::write(at("alertmanager.yml"), SILENT).expect("writes");
         fs::copy(example("prometheus/rlcc.rules.yml"), at("rlcc.rules.yml")).expect("copies");
@@ -148,8 +160,28 @@ impl<'a> Watchers<'a> {
     ///
     /// Returns what it answered when that is no success.
     pub(crate) fn query(&self, query: &str) -> Result<Vec<Value>, String> {
-        let escaped: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
-        let answer = self.get(PROMETHEUS, &format!("/api/v1/query?query={escaped}"))?;
+        self.series(&format!("/api/v1/query?query={}", escaped(query)))
+    }
+
+    /// What Prometheus answers to a query about a span of Unix time: its series, with a value at
+    /// each step.
+    ///
+    /// # Errors
+    ///
+    /// Returns what it answered when that is no success.
+    pub(crate) fn range(
+        &self,
+        query: &str,
+        (start, end): (f64, f64),
+        step_s: f64,
+    ) -> Result<Vec<Value>, String> {
+        let query = escaped(query);
+        let span = format!("start={start}&end={end}&step={step_s}");
+        self.series(&format!("/api/v1/query_range?query={query}&{span}"))
+    }
+
+    fn series(&self, path: &str) -> Result<Vec<Value>, String> {
+        let answer = self.get(PROMETHEUS, path)?;
         match answer["data"]["result"].as_array() {
             Some(series) if answer["status"] == "success" => Ok(series.clone()),
             _ => Err(answer.to_string()),
@@ -182,6 +214,10 @@ impl<'a> Watchers<'a> {
             .ok_or("an answer without a body")?;
         serde_json::from_str(body).map_err(|error| format!("{error}: {body}"))
     }
+}
+
+fn escaped(query: &str) -> String {
+    query.bytes().map(|byte| format!("%{byte:02x}")).collect()
 }
 
 /// Waits until an attempt succeeds, and returns its result and the time that it took.

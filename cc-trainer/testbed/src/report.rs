@@ -8,6 +8,7 @@ pub mod chart;
 pub mod league;
 mod overview;
 mod palette;
+pub mod panels;
 mod scatter;
 mod svg;
 mod time_series;

@@ -337,7 +337,7 @@ fn in_slices(values: &[Option<f64>], bin_s: f64, slice_s: f64) -> Vec<Option<f64
 }
 
 /// Runs of consecutive known values, each with its index.
-fn pieces(values: impl Iterator<Item = Option<f64>>) -> Vec<Vec<(usize, f64)>> {
+pub(super) fn pieces(values: impl Iterator<Item = Option<f64>>) -> Vec<Vec<(usize, f64)>> {
     let mut pieces = vec![Vec::new()];
     for (i, value) in values.enumerate() {
         match (value, pieces.last_mut()) {
