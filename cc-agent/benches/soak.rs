@@ -43,8 +43,10 @@ const LINKS: [Bottleneck; 6] = [
 const LINK_PERIOD: Duration = Duration::from_secs(7);
 /// Time before each kill at which everything is compared.
 const BEFORE_KILL: Duration = Duration::from_secs(5);
-/// The longest time for which it is waited until counts agree, or connections have ended: both take
-/// retransmission timeouts of connections that have lost much.
+/// The longest time for which it is waited until counts agree. No connection comes or goes meanwhile.
+const AGREEMENT: Duration = Duration::from_secs(20);
+/// The longest time for which it is waited until connections have ended: it takes retransmission
+/// timeouts of connections that have lost much.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The share of the undisturbed goodput that the disturbed one must reach.
 const LEAST_GOODPUT: f64 = 0.95;
@@ -56,7 +58,7 @@ const MEMORY_BYTES: f64 = 4e6;
 const FAILS_ONE_IN: u64 = 10_000;
 /// One connection in this many keeps its slot after its end, because a hardened kernel leaves out
 /// single callbacks (docs/datapath.md), ...
-const KEEPS_SLOT_ONE_IN: u64 = 300;
+const KEEPS_SLOT_ONE_IN: u64 = 100;
 /// ... until it has been idle for five minutes, and the agent has looked.
 const SLOT_KEPT: Duration = Duration::from_secs(330);
 
@@ -250,7 +252,7 @@ impl Side {
         let mut live = [0; 3];
         let started = Instant::now();
         // Where they do not agree within this time, that is what is noted.
-        while started.elapsed() < PATIENCE {
+        while started.elapsed() < AGREEMENT {
             let status = self.agent.status();
             let count = |counter: Counter| status.datapath[counter.name()];
             let ended = count(Counter::FlowsClosed) + status.agent.slots_reclaimed;
