@@ -43,7 +43,7 @@ const LINKS: [Bottleneck; 6] = [
 const LINK_PERIOD: Duration = Duration::from_secs(7);
 /// Time before each kill at which everything is compared.
 const BEFORE_KILL: Duration = Duration::from_secs(5);
-/// The longest time for which it is waited until counts agree. No connection comes or goes meanwhile.
+/// The longest time for which it is waited until counts agree, while no connection comes or goes.
 const AGREEMENT: Duration = Duration::from_secs(20);
 /// The longest time for which it is waited until connections have ended: it takes retransmission
 /// timeouts of connections that have lost much.
@@ -53,8 +53,9 @@ const LEAST_GOODPUT: f64 = 0.95;
 /// By how much memory may differ between two looks: a share, and bytes.
 const MEMORY_SHARE: f64 = 0.10;
 const MEMORY_BYTES: f64 = 4e6;
-/// One connection in this many may fail, or as many as under CUBIC if those are more: the links hold
-/// two to four segments of each, and one whose every retransmission finds the queue full gives up.
+/// One connection in this many may fail, or as many as under CUBIC if those are more: the links
+/// hold two to four segments of each, and one whose every retransmission finds the queue full gives
+/// up.
 const FAILS_ONE_IN: u64 = 10_000;
 /// One connection in this many keeps its slot after its end, because a hardened kernel leaves out
 /// single callbacks (docs/datapath.md), ...
@@ -204,9 +205,9 @@ struct Side {
 
 /// What was seen of an agent at one time.
 struct Look {
-    /// Time since the start.
+    /// Time since the start of the run, at which the connections were held.
     at: Duration,
-    /// Connections made since then.
+    /// Connections that were made since the start, those that have ended among them.
     connected: u64,
     /// Memory of the agent and of its policy's process, bytes.
     memory: f64,

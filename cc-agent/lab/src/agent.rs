@@ -56,8 +56,8 @@ fn command_of(binary: &str) -> Command {
     command
 }
 
-/// Returns, where agents have only the capabilities of their unit (`CC_LAB_AS_UNIT`), the outcome of
-/// a trial that needs more, for the given reason; otherwise `None`.
+/// Returns, where agents have only the capabilities of their unit (`CC_LAB_AS_UNIT`), the outcome
+/// of a trial that needs more, for the given reason; otherwise `None`.
 pub fn beyond_unit(reason: &str) -> Option<Outcome> {
     std::env::var_os(AS_UNIT)?;
     Some(Outcome::Undecided(format!(

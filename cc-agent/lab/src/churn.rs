@@ -20,8 +20,8 @@ use super::{
     tcp::{Worker, for_each_event, raise_descriptor_limit, start_connecting},
 };
 
-/// Connections that send as much as they can. Some last; each of the others sends a number of bytes of its own, closes, and is replaced at once.
-/// Dropping it resets them all.
+/// Connections that send as much as they can. Some last; each of the others sends a number of bytes
+/// of its own, closes, and is replaced at once. Dropping it resets them all.
 pub struct Churn {
     shared: Arc<Shared>,
     _worker: Worker,

@@ -64,7 +64,7 @@ impl Story {
         }
     }
 
-    /// Something happens now.
+    /// Notes that something happens now, for a mark in each panel.
     pub(crate) fn event(&mut self, what: &str) {
         self.events.push((self.length(), what.to_owned()));
     }

@@ -20,7 +20,7 @@ const ADDRESSES: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(10, 77, 1, 2)),
     IpAddr::V6(Ipv6Addr::new(0xfd77, 1, 0, 0, 0, 0, 0, 2)),
 ];
-/// `TCP_LISTEN` (include/net/tcp_states.h).
+/// The state of a listening socket, `TCP_LISTEN` (include/net/tcp_states.h).
 const LISTEN: u8 = 0x0a;
 
 pub(crate) fn what_listens_is_on_loopback_only() {

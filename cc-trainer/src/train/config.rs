@@ -269,7 +269,8 @@ pub enum ConfigError {
     /// Constraints are about quantities that the environment does not measure.
     #[error(
         "learner.constraints limits what only simulated networks measure (environment.kind = \
-         \"network\", without a guide.fast); leave it out here, and give the objective's weights instead"
+         \"network\", without a guide.fast); leave it out here, and give the objective's weights \
+         instead"
     )]
     Unmeasured,
     /// Convolutions are over time series, of which the observation has none.

@@ -117,8 +117,8 @@ impl Environments {
     }
 
     /// The same environment with its policy behind another network; `None` for environments that
-    /// have no network between them and the policy. In a graph it is between the slow policy and the
-    /// fast one.
+    /// have no network between them and the policy. In a graph it is between the slow policy and
+    /// the fast one.
     pub fn behind(&self, network: ConditionsRange) -> Option<Self> {
         let mut behind = self.clone();
         match &mut behind {
@@ -158,7 +158,8 @@ impl Environments {
     }
 }
 
-/// Reads the fast policy that the run in a directory has trained, for the slow one of an environment.
+/// Reads the fast policy that the run in a directory has trained, for the slow one of an
+/// environment.
 fn fast_policy(dir: &Path, config: &NetworkConfig) -> Result<FastPolicy, String> {
     let policy = FinalPolicy::load(dir).map_err(|error| error.to_string())?;
     let policy = policy.ok_or(

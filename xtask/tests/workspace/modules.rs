@@ -12,7 +12,10 @@ use std::{
     path::Path,
 };
 
-use crate::files::{self, root};
+use crate::{
+    files::{self, root},
+    limits,
+};
 
 /// The path of a module, or of an item, from its crate's root: `["flows", "table"]`.
 type ModulePath = Vec<String>;
@@ -45,7 +48,11 @@ fn no_circle_between_modules() {
             count += 1;
         }
     }
-    assert_eq!(count, 0, "circles between modules, listed above");
+    assert!(
+        count <= limits::CIRCLES,
+        "{count} circles between modules are more than {}; they are listed above",
+        limits::CIRCLES
+    );
 }
 
 /// Reads the modules below a crate's `src` directory.

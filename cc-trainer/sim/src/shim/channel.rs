@@ -198,8 +198,8 @@ impl<M> Channel<M> {
 }
 
 impl Channel<()> {
-    /// Sends a message at `now` whose content the caller keeps. Returns the time of its arrival, ns;
-    /// `None` when it is lost.
+    /// Sends a message at `now` whose content the caller keeps. Returns the time of its arrival,
+    /// ns; `None` when it is lost.
     pub fn pass(&mut self, now: Nanos) -> Option<Nanos> {
         match self.offer(now, ()) {
             Fate::Arrives { at, .. } => {

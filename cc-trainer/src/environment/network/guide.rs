@@ -1,8 +1,9 @@
 //! Guides: what a slow remote policy tells a fast local one.
 //!
-//! In a graph of policies (CALF, arXiv 2603.12543) a fast one decides on the flow's own host, window
-//! by window. A slow one is behind a network and sets, about once a second, the flow's *guide*: the
-//! weight that the fast one is to give to delay. The fast one observes the guide that is in force.
+//! In a graph of policies (CALF, arXiv 2603.12543) a fast one decides on the flow's own host,
+//! window by window. A slow one is behind a network and sets, about once a second, the flow's
+//! *guide*: the weight that the fast one is to give to delay. The fast one observes the guide that
+//! is in force.
 //!
 //! The fast policy is trained first, with guides that are drawn, each its objective's weight while
 //! it is in force: one network for all weights, as in MOCC (Ma et al., EuroSys 2022). The slow one
@@ -108,7 +109,8 @@ pub(super) struct GuideLine {
     due: Nanos,
     /// Number of questions so far.
     asked: u64,
-    /// The guide in force, with the number of its question; 0 for the first, which nobody asked for.
+    /// The guide in force, with the number of its question; 0 for the first, which nobody asked
+    /// for.
     in_force: (u64, f64),
 }
 
@@ -152,7 +154,7 @@ impl GuideLine {
         }
     }
 
-    /// The guide in force.
+    /// The guide in force now, which the fast policy observes.
     pub(super) fn in_force(&self) -> f64 {
         self.in_force.1
     }

@@ -1,10 +1,10 @@
 //! The slow policy of a graph: it sets the guide of each flow, above a fast policy that is trained
 //! already and decides window by window ([`guide`](super::guide)).
 //!
-//! A turn is a question to the slow policy. What it observes is the mean, over the windows since the
-//! question before, of what the fast one has observed, the guide among it. Its reward is the sum of
-//! theirs. The learner's discount and rates are those of windows, as for the fast policy, since a
-//! turn says how many its guide was in force for.
+//! A turn is a question to the slow policy. What it observes is the mean, over the windows since
+//! the question before, of what the fast one has observed, the guide among it. Its reward is the
+//! sum of theirs. The learner's discount and rates are those of windows, as for the fast policy,
+//! since a turn says how many its guide was in force for.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::softmax;
 /// The fast policy of a graph, which takes its most likely actions.
 #[derive(Clone, Debug)]
 pub struct FastPolicy {
-    /// The network.
+    /// The network that decides, with its parameters.
     pub snapshot: Arc<Snapshot>,
     /// The transform of its inputs. The slow policy, whose inputs are means of these, has the same.
     pub normalizer: Arc<Normalizer>,
@@ -78,9 +78,9 @@ struct SlowSeat {
     reward: f32,
     /// Sum of the lengths of its windows.
     intervals: f32,
-    /// Number of its observations.
+    /// Windows whose observations are in the sum, since the last question.
     windows: f32,
-    /// Sum of its observations.
+    /// Sum of what the fast policy observed in these windows, by feature.
     observation: Vec<f32>,
     /// Sum of the rewards that it observed.
     observed_reward: f32,
@@ -121,7 +121,7 @@ impl SlowSeat {
         self.forget();
     }
 
-    /// Forgets what was observed.
+    /// Begins the sums anew, as a question has been asked.
     fn forget(&mut self) {
         self.windows = 0.0;
         self.observed_reward = 0.0;

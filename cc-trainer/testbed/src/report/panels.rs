@@ -21,7 +21,7 @@ const PLOT: f64 = 120.0;
 const BELOW: f64 = 34.0;
 /// Distance between the baselines of two rows of text.
 const ROW: f64 = 15.0;
-/// Space below a panel.
+/// Space below a panel, before the next row begins.
 const GAP: f64 = 16.0;
 /// Space above the panels without events: the title.
 const HEAD: f64 = 34.0;
@@ -45,23 +45,23 @@ pub struct Panels {
     pub panels: Vec<Panel>,
 }
 
-/// One panel.
+/// One panel of the grid: a heading, and what it shows.
 #[derive(Clone, Debug)]
 pub struct Panel {
-    /// Heading of the panel.
+    /// Heading of the panel, on one line.
     pub title: String,
     /// A line of explanation below it.
     pub note: String,
-    /// What it shows.
+    /// Lines or rows, which fill the panel below heading and note.
     pub content: Content,
 }
 
-/// What a panel shows.
+/// What a panel shows: lines over time, or rows of text as a table.
 #[derive(Clone, Debug)]
 pub enum Content {
     /// Lines over time, on an axis that begins at zero.
     Lines(Unit, Vec<Line>),
-    /// Rows of text.
+    /// Rows of text, cut off where they do not fit.
     Rows(Vec<String>),
 }
 
@@ -78,13 +78,13 @@ pub struct Line {
 /// near zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Numbers of things.
+    /// Numbers of things, such as flows.
     Count,
-    /// Things per second.
+    /// Things per second, such as decisions.
     PerSecond,
-    /// Durations in s.
+    /// Durations in s, shown in s, ms or µs.
     Seconds,
-    /// Rates in bit/s.
+    /// Rates in bit/s, shown with a prefix.
     BitsPerSecond,
     /// Parts of one, shown in percent.
     Share,

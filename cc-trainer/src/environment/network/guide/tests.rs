@@ -71,7 +71,11 @@ proptest! {
         asked in prop::collection::vec(0..2_000_u64, 1..20),
     ) {
         let delay = delay_ms as f64;
-        let guide = guide(ConditionsRange { delay_ms: Some([delay; 2]), ..ConditionsRange::default() });
+        let network = ConditionsRange {
+            delay_ms: Some([delay; 2]),
+            ..ConditionsRange::default()
+        };
+        let guide = guide(network);
         let mut line = GuideLine::draw(&guide, &mut StdRng::seed_from_u64(1));
         let mut now = 0;
         for (number, after) in asked.into_iter().enumerate() {
