@@ -5,20 +5,13 @@ use std::{borrow::Cow, collections::VecDeque, sync::Arc};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use crate::{
-    environment::{Environment, RecordedAction, Turn},
-    model::{Inference, Outputs, Sequences, Weights},
-    rollout::{Episode, Origin, Rollout, not_done},
+    environment::{Environment, RecordedAction, Turn, not_done},
+    model::{Inference, Outputs, Sequences},
+    rollout::{Episode, Origin, Rollout},
     softmax,
 };
 
-/// A policy at some point of training, as the learner publishes it.
-#[derive(Debug)]
-pub struct Snapshot {
-    /// Version of the policy: the number of updates that made it.
-    pub version: u64,
-    /// The network's parameters, ready for inference.
-    pub weights: Weights,
-}
+pub use crate::model::Snapshot;
 
 /// What an actor's steps have yielded: rollouts and the episodes that ended.
 #[derive(Clone, Debug, Default)]
@@ -464,7 +457,7 @@ mod tests {
         let parameters = initialise(&shape, 5);
         Arc::new(Snapshot {
             version,
-            weights: Weights::new(&shape, &parameters),
+            weights: crate::model::Weights::new(&shape, &parameters),
         })
     }
 

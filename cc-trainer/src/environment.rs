@@ -218,3 +218,8 @@ pub enum End {
     /// A time limit ended the episode in a state from which more reward would have followed.
     Truncated,
 }
+
+/// The factor of the LSTM's state before a step: 0 where an episode begins, else 1.
+pub(crate) fn not_done(first: Option<End>) -> f32 {
+    f32::from(u8::from(first.is_none()))
+}

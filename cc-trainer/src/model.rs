@@ -20,6 +20,15 @@ pub use layout::{Array, CRITIC_WIDTH, Layer, LstmArrays, ParameterLayout, initia
 
 use serde::{Deserialize, Serialize};
 
+/// A policy at some point of training, as the learner publishes it.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// Version of the policy: the number of updates that made it.
+    pub version: u64,
+    /// The network's parameters, ready for inference.
+    pub weights: Weights,
+}
+
 /// The sizes of a network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -117,8 +117,3 @@ pub struct Episode {
     /// How long its actions were in force, in the environment's intervals between two actions.
     pub intervals: f64,
 }
-
-/// The factor of the LSTM's state before a step: 0 where an episode begins, else 1.
-pub(crate) fn not_done(first: Option<End>) -> f32 {
-    f32::from(u8::from(first.is_none()))
-}

@@ -5,9 +5,9 @@ use std::ops::Range;
 use super::{LearnerSettings, LearnerState};
 use crate::{
     discount,
-    environment::{End, Quantities},
+    environment::{End, Quantities, not_done},
     model::Sequences,
-    rollout::{Origin, Rollout, not_done},
+    rollout::{Origin, Rollout},
     softmax,
 };
 

@@ -20,9 +20,9 @@ pub(crate) const SHORT_DOC_WORDS: usize = 4;
 pub(crate) const SHORT_DOCS: usize = 99;
 
 /// Circles between the modules of a crate. The slow policy of a graph is trained in an environment
-/// that runs a trained network, and is opened by what reads checkpoints: environment, actor and
-/// rollout are one circle, and the parts of `train` from environments to checkpoints the other.
-pub(crate) const CIRCLES: usize = 2;
+/// that a checkpoint is read for, so that the parts of `train` from environments to checkpoints are
+/// one circle.
+pub(crate) const CIRCLES: usize = 1;
 
 /// The crates that compute and do nothing else: no sockets, no threads of an async runtime, no
 /// system calls.

@@ -9,11 +9,11 @@
 use std::sync::Arc;
 
 use super::{NetworkEnvironment, World};
-use crate::actor::Snapshot;
+use crate::environment::not_done;
 use crate::environment::{Environment, Series, Spec, Turn};
+use crate::model::Snapshot;
 use crate::model::{Inference, Outputs, Sequences};
 use crate::normalise::Normalizer;
-use crate::rollout::not_done;
 use crate::softmax;
 
 /// The fast policy of a graph, which takes its most likely actions.
