@@ -438,7 +438,7 @@ mod tests {
     use super::*;
     use crate::{
         environment::{End, Spec},
-        model::{Activation, Shape, initialise},
+        model::{Activation, Shape, Weights, initialise},
     };
 
     /// A network with an LSTM and random parameters.
@@ -457,7 +457,7 @@ mod tests {
         let parameters = initialise(&shape, 5);
         Arc::new(Snapshot {
             version,
-            weights: crate::model::Weights::new(&shape, &parameters),
+            weights: Weights::new(&shape, &parameters),
         })
     }
 
