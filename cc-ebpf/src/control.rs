@@ -888,7 +888,7 @@ mod tests {
         };
         assert_eq!(round_trip(&mut w, 0), 24, "twice what was in flight");
         w.cwnd = 12;
-        assert_eq!(round_trip(&mut w, 3), 6, "halved, whatever is decided");
+        assert_eq!(round_trip(&mut w, 8), 6, "halved, whatever is decided");
         let risen: [u32; 12] = core::array::from_fn(|_| round_trip(&mut w, 0));
         assert_eq!(risen, [7, 8, 9, 10, 11, 12, 13, 14, 15, 30, 40, 40]);
     }

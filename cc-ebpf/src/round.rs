@@ -20,11 +20,11 @@ const QUEUE_ONE_IN: u32 = 20;
 /// trip, so that what it loses is looked at over several, ...
 pub(crate) const SMALL_CWND: u32 = 16;
 /// ... in which losses count from this many segments on ...
-const SMALL_SEGMENTS: u32 = 3;
+const SMALL_SEGMENTS: u32 = 8;
 /// ... when they are at least one in this many, ...
-const SMALL_ONE_IN: u32 = 20;
-/// ... of the last segments sent. Once they are this many, the older half is forgotten.
-const MEMORY: u32 = 128;
+const SMALL_ONE_IN: u32 = 12;
+/// ... of the last segments sent. Once they are this many, they and their losses count half.
+const MEMORY: u32 = 256;
 /// Packets wait in a queue where the smoothed RTT is longer than the least one by one in this many.
 const QUEUED_ONE_IN: u32 = 4;
 
@@ -52,10 +52,9 @@ pub(crate) struct Round {
     least_rtt_us: u32,
     /// 1 where the last ACK found packets waiting in a queue, or else 0.
     queued: u32,
-    /// Segments found lost in former round trips, each half of the [`MEMORY`] counting half as much
-    /// as the next.
+    /// Segments found lost in former round trips, halved whenever `past_sent` is.
     past_lost: u32,
-    /// Segments delivered or lost in the same round trips, likewise.
+    /// Segments delivered or lost in the same round trips, halved whenever they are [`MEMORY`].
     past_sent: u32,
 }
 
@@ -169,7 +168,7 @@ impl Round {
         self.lost >= segments && u64::from(self.lost) * u64::from(one_in) >= of.into()
     }
 
-    /// Whether a flow with this cwnd has lost at least three segments and a twentieth of the last
+    /// Whether a flow with this cwnd has lost at least eight segments and a twelfth of the last two
     /// hundred or so.
     #[inline(always)]
     pub(crate) fn loss_persists(&self, cwnd: u32) -> bool {
@@ -267,22 +266,24 @@ mod tests {
             }
             heavy
         };
-        assert_eq!(heavy(&[1, 1, 1, 0, 1]), [2, 4], "from the third segment on");
-        let mut seldom = [0; 60];
-        for n in [10, 30, 50] {
-            seldom[n] = 1;
-        }
-        assert_eq!(heavy(&seldom), [0; 0], "one in 160");
-        let mut once = [0; 40];
-        (once[0], once[1], once[39]) = (2, 2, 1);
-        assert_eq!(heavy(&once), [1], "former losses are forgotten");
+        let often = [1, 1, 0, 1, 1, 0, 1, 1, 0, 1, 1];
+        assert_eq!(heavy(&often), [10], "from the eighth segment on");
+        let seldom: [u32; 120] = core::array::from_fn(|n| (n % 3 == 0).into());
+        assert_eq!(heavy(&seldom), [0; 0], "one in 24");
+        let mut once = [0; 160];
+        (once[..8]).fill(1);
+        once[159] = 1;
+        assert_eq!(heavy(&once), [7], "former losses are forgotten");
 
         let mut round = Round::default();
         round.open(0);
-        round.on_ack(&AckSample {
-            lost: 3,
-            ..delivered(20, 12)
-        });
+        round.on_ack(&delivered(1, 12));
+        for (lost, segments) in [(6, 12), (2, 60)] {
+            round.on_ack(&AckSample {
+                lost,
+                ..delivered(segments, 12)
+            });
+        }
         assert!(round.has_heavy_loss(SMALL_CWND - 1) && !round.has_heavy_loss(SMALL_CWND));
     }
 
