@@ -71,15 +71,18 @@ pub mod environments;
 mod epoch;
 mod error;
 pub mod exchange;
+pub mod final_policy;
 mod fit;
 pub mod greedy;
 pub mod held_out;
 pub mod metrics;
+mod open;
 pub mod progress;
 pub mod record;
 mod replay;
 mod resume;
 mod save;
+mod source;
 mod splits;
 mod statistics;
 mod store;
@@ -103,12 +106,12 @@ use self::{
     acting::actor,
     config::{ActorSettings, Config, Overrides},
     distributed::{Figures, Group, Listening},
-    environments::Source,
     exchange::{EndOfActing, Exchange, LocalExchange, Published, QueueReport},
     held_out::HeldOut,
     metrics::{Exporter, Meter, MetricsAddress},
     record::{Finish, Record},
     replay::{Mixture, Replay},
+    source::Source,
     statistics::{Statistics, Timing},
     store::Copier,
     tensorboard::EventWriter,

@@ -39,7 +39,7 @@ use crate::{
     train::{
         TrainError,
         environments::{Environments, OpenError},
-        greedy::FinalPolicy,
+        final_policy::FinalPolicy,
     },
 };
 use flows::{Behind, Flows};
@@ -333,7 +333,7 @@ fn plan<'a>(study: &'a Study, options: &LiveOptions) -> Result<Vec<Planned<'a>>,
         if environment.is_of_graph() && options.regimes.is_empty() {
             continue;
         }
-        let policy = FinalPolicy::load(&dir)?;
+        let policy = FinalPolicy::load(&dir).map_err(TrainError::from)?;
         let policy = policy.ok_or_else(|| CalfLiveError::NoRun { dir: dir.clone() })?;
         for condition in &matrix.conditions {
             if !is_wanted(&options.conditions, &condition.name) {

@@ -243,13 +243,17 @@ fn the_error_of_a_faulty_matrix_names_the_fault() {
             "variant `plain` has no network",
         ),
     ] {
-        let text = matrix_of_poles();
-        assert!(text.contains(from), "{from}");
-        let error = study(&text.replacen(from, to, 1))
-            .expect_err(to)
-            .to_string();
-        assert!(error.contains(message), "{error}");
+        refuses(&matrix_of_poles(), from, to, message);
     }
+}
+
+/// Asserts that a study's text with one part replaced is refused with a message.
+fn refuses(text: &str, from: &str, to: &str, message: &str) {
+    assert!(text.contains(from), "{from}");
+    let error = study(&text.replacen(from, to, 1))
+        .expect_err(to)
+        .to_string();
+    assert!(error.contains(message), "{error}");
 }
 
 #[test]
@@ -481,12 +485,7 @@ fn a_graph_that_cannot_be_is_refused_with_the_variant() {
             "above is `quick`, and both have to set `environment.guide`",
         ),
     ] {
-        let text = graph();
-        assert!(text.contains(from), "{from}");
-        let error = study(&text.replacen(from, to, 1))
-            .expect_err(to)
-            .to_string();
-        assert!(error.contains(message), "{error}");
+        refuses(&graph(), from, to, message);
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cc_sim::seed;
 
-use super::{config::Config, environments::Source};
+use super::{config::Config, source::Source};
 use crate::{
     actor::{Actor, Snapshot},
     normalise::Normalizer,

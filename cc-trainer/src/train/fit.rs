@@ -15,7 +15,7 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use super::{
     config::{ActorSettings, FitBy},
-    environments::Source,
+    source::Source,
 };
 use crate::{
     environment::{

@@ -4,20 +4,16 @@
 //! differ by more than their policies. Here every policy has the same episodes, and every link
 //! counts alike.
 
-use std::{fs, path::Path, sync::Arc};
+use std::{fs, path::Path};
 
 use cc_core::durable::replace_durably;
 use cc_sim::seed;
 use serde::{Deserialize, Serialize};
 
-use super::{TrainError, checkpoint::Checkpoint, environments::Environments};
-use crate::{
-    actor::{Actor, Snapshot, StepOutput},
-    environment::{Environment, network::FastPolicy},
-    model::Weights,
-    normalise::Normalizer,
-    rollout::Episode,
+use super::{
+    TrainError, checkpoint::Checkpoint, environments::Environments, final_policy::FinalPolicy,
 };
+use crate::rollout::Episode;
 
 /// Name of the file in a run's directory that keeps the scores in the environment of training.
 const FILE: &str = "greedy.json";
@@ -141,7 +137,7 @@ fn links(
         let seed = [episodes.seed, task as u64]
             .into_iter()
             .fold(FIXED, seed::fold);
-        let environment = source.environment_of_task(task, seed, policy.normalizer.as_ref())?;
+        let environment = source.environment_of_task(task, seed, policy.normalizer())?;
         let played = policy.play(environment, episodes.episodes);
         let sum = |of: fn(&Episode) -> f64| played.iter().map(of).sum::<f64>();
         let over = match episodes.measure {
@@ -156,66 +152,3 @@ fn links(
     let tasks = source.tasks().into_iter().enumerate();
     Ok(tasks.filter_map(score).collect())
 }
-
-/// The final policy of a run, which takes its most likely actions.
-#[derive(Clone, Debug)]
-pub struct FinalPolicy {
-    /// The environment that it was trained in.
-    pub environment: Environments,
-    /// Environment steps that it has learnt from.
-    pub steps: u64,
-    snapshot: Arc<Snapshot>,
-    normalizer: Option<Arc<Normalizer>>,
-}
-
-impl FinalPolicy {
-    /// Reads the policy from the checkpoint in a run's directory; `None` where there is none.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error when the checkpoint cannot be read.
-    pub fn load(dir: &Path) -> Result<Option<Self>, TrainError> {
-        let checkpoint = Checkpoint::load(&dir.join("checkpoint.bin"))?;
-        Ok(checkpoint.as_ref().map(Self::of))
-    }
-
-    fn of(checkpoint: &Checkpoint) -> Self {
-        let record = &checkpoint.header.record;
-        Self {
-            environment: record.config.environment.clone(),
-            steps: record.last.steps,
-            snapshot: Arc::new(Snapshot {
-                version: 0,
-                weights: Weights::new(&record.shape, checkpoint.served_parameters()),
-            }),
-            normalizer: checkpoint.header.normalizer.clone().map(Arc::new),
-        }
-    }
-
-    /// The policy as the fast one of a graph; `None` where its inputs are not normalised.
-    pub(super) fn as_fast(&self) -> Option<FastPolicy> {
-        Some(FastPolicy {
-            snapshot: self.snapshot.clone(),
-            normalizer: self.normalizer.clone()?,
-        })
-    }
-
-    /// Acts in an environment until at least this many episodes have ended, and returns them all.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the environment does not fit the policy's network.
-    pub fn play(&self, environment: Box<dyn Environment>, episodes: u64) -> Vec<Episode> {
-        let mut actor = Actor::new(vec![environment], self.snapshot.clone(), UNROLL, 0).greedy();
-        let (mut output, mut played) = (StepOutput::default(), Vec::new());
-        while (played.len() as u64) < episodes {
-            actor.step(&mut output);
-            output.rollouts.clear();
-            played.append(&mut output.episodes);
-        }
-        played
-    }
-}
-
-/// Length of the rollouts, which are thrown away.
-const UNROLL: usize = 100;

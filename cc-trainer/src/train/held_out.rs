@@ -15,10 +15,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use cc_core::interface::Interface;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    config::Config,
-    environments::{OpenError, Source},
-};
+use super::{config::Config, environments::OpenError, source::Source};
 use crate::{
     dataset::{Trajectory, TrajectoryStep},
     environment::recorded::{RecordedConfigError, cluster},

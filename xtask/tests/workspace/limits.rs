@@ -19,11 +19,6 @@ pub(crate) const SHORT_DOC_WORDS: usize = 4;
 /// Short paragraphs of documentation in the whole workspace.
 pub(crate) const SHORT_DOCS: usize = 99;
 
-/// Circles between the modules of a crate. The slow policy of a graph is trained in an environment
-/// that a checkpoint is read for, so that the parts of `train` from environments to checkpoints are
-/// one circle.
-pub(crate) const CIRCLES: usize = 1;
-
 /// The crates that compute and do nothing else: no sockets, no threads of an async runtime, no
 /// system calls.
 pub(crate) const PURE: [&str; 4] = ["cc-abr", "cc-ebpf", "cc-core", "cc-sim"];

@@ -63,8 +63,8 @@ use crate::{
     learner::values::ValueStatistics,
     policy_file::ExportError,
     train::{
-        environments::Source,
         exchange::{EndOfActing, Exchange},
+        source::Source,
     },
 };
 

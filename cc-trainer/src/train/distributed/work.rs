@@ -6,7 +6,7 @@ use super::wire::Plan;
 use crate::{
     model::Shape,
     normalise::Normalizer,
-    train::{config::Config, environments::Source},
+    train::{config::Config, source::Source},
 };
 
 /// What the learner's plan says, with the environments that it names.
