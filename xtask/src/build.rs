@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use crate::{
     object, prebuilt,
     process::{self, say},
+    setup::musl,
     workspace,
 };
 
@@ -52,8 +53,25 @@ pub(crate) fn agent() -> Result<PathBuf> {
     Ok(agent)
 }
 
+/// Builds the agent alone, as a program that needs no library of the host that it runs on.
+///
+/// # Errors
+///
+/// Returns an error when the BPF object or a compiler for [musl] cannot be provided, or the build
+/// fails.
+pub(crate) fn static_agent() -> Result<PathBuf> {
+    let target = musl::target()?;
+    let [agent] = release_for(Some(&target), ["cc-agent"])?;
+    Ok(agent)
+}
+
 /// Builds the programs with these names, optimised, and returns the path of each.
 fn release<const N: usize>(names: [&str; N]) -> Result<[PathBuf; N]> {
+    release_for(None, names)
+}
+
+/// The same for a target; `None` for this host.
+fn release_for<const N: usize>(target: Option<&str>, names: [&str; N]) -> Result<[PathBuf; N]> {
     let object = object::provide()?;
     let mut cargo = workspace::cargo();
     cargo
@@ -61,7 +79,12 @@ fn release<const N: usize>(names: [&str; N]) -> Result<[PathBuf; N]> {
         .args(workspace::SELECTION)
         .args(names.iter().flat_map(|name| ["--bin", name]))
         .env(prebuilt::VARIABLE, &object);
+    let mut dir = workspace::target_dir();
+    if let Some(target) = target {
+        cargo.args(["--target", target]);
+        dir.push(target);
+    }
     process::run(&mut cargo).with_context(|| format!("cannot build {}", names.join(" and ")))?;
-    let dir = workspace::target_dir().join("release");
+    dir.push("release");
     Ok(names.map(|name| dir.join(name)))
 }

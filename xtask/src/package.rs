@@ -26,6 +26,13 @@ use contents::Tree;
 /// hosts that serve do not train. The same sources and compilers make the same bytes.
 #[derive(clap::Args)]
 pub(crate) struct Args {
+    /// Build a program that needs no library of the host, not even its libc, for hosts that are
+    /// older than this one or have another libc.
+    #[arg(long = "static", conflicts_with = "program")]
+    is_static: bool,
+    /// Also make a container image with this name of the static program, by podman or buildah.
+    #[arg(long, value_name = "NAME", requires = "is_static")]
+    image: Option<String>,
     /// Package this cc-agent rather than building one.
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
@@ -52,6 +59,7 @@ pub(crate) fn command(args: &Args) -> Result<()> {
     };
     let program = match &args.program {
         Some(program) => program.clone(),
+        None if args.is_static => build::static_agent()?,
         None => build::agent()?,
     };
     let object = match (&args.object, &args.program) {
@@ -60,24 +68,58 @@ pub(crate) fn command(args: &Args) -> Result<()> {
         (None, Some(_)) => None,
         (None, None) => Some(object::provide()?),
     };
-    for path in package(&program, object.as_deref(), &out)? {
+    let suffix = if args.is_static { "_static" } else { "" };
+    for path in package(&program, object.as_deref(), &out, suffix)? {
         say(format_args!("packaged {}", path.display()));
     }
+    match &args.image {
+        Some(name) => image(name, &out),
+        None => Ok(()),
+    }
+}
+
+/// Makes a container image of the archive of a static program in `out`.
+///
+/// # Errors
+///
+/// Returns an error when there is neither podman nor buildah, or the one that is there fails.
+fn image(name: &str, out: &Path) -> Result<()> {
+    let builder = ["podman", "buildah"]
+        .into_iter()
+        .find_map(process::find_program);
+    let builder = builder.context(
+        "container images are made by podman or buildah, and neither is here (`apt install \
+         buildah`)",
+    )?;
+    let file = workspace::root().join("examples/kubernetes/agent.Containerfile");
+    let mut build = Command::new(builder);
+    build
+        .args(["build", "--tag", name, "--file"])
+        .arg(file)
+        .arg(out);
+    process::run(&mut build)?;
+    say(format_args!("made the image {name}"));
     Ok(())
 }
 
-/// Packages a program, and returns the paths of the .deb and the archive in `out`.
+/// Packages a program, and returns the paths of the .deb and the archive in `out`, whose names end
+/// with the suffix.
 ///
 /// # Errors
 ///
 /// Returns an error when the program does not run here, when a file of the workspace cannot be
 /// read, when `out` cannot be written to, and when dpkg-deb, gzip or tar is missing or fails.
-fn package(program: &Path, object: Option<&Path>, out: &Path) -> Result<[PathBuf; 2]> {
+fn package(
+    program: &Path,
+    object: Option<&Path>,
+    out: &Path,
+    suffix: &str,
+) -> Result<[PathBuf; 2]> {
     let version = version_of(program)?;
     let architecture = process::capture(Command::new("dpkg").arg("--print-architecture"))
         .context("cannot start dpkg, of which packages for Debian are made (`apt install dpkg`)")?;
     let architecture = architecture.trim();
-    let stem = format!("{NAME}_{version}_{architecture}");
+    let stem = format!("{NAME}_{version}_{architecture}{suffix}");
     let root = out.join(&stem);
     if root.exists() {
         fs::remove_dir_all(&root).with_context(|| format!("cannot empty {}", root.display()))?;

@@ -2,6 +2,7 @@
 
 mod compiler;
 mod linker;
+pub(crate) mod musl;
 mod player;
 mod toolchain;
 
