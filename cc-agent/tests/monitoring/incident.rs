@@ -139,6 +139,14 @@ pub(crate) fn incidents_are_alerted_and_the_runbook_ends_them() -> Outcome {
     story.event("it goes on");
     agent.signal(Signal::SIGCONT);
     alerted("RlccRecordsDropped");
+    // The remedy is processor time. With it nothing more is lost, and all flows are decided about.
+    eventually("flows leave the fallback", || {
+        let fallen = agent.status().modes.get("fallback").copied();
+        (fallen.unwrap_or_default() * 50 < FLOWS).then_some(())
+    });
+    let dropped = footprint.counter(Counter::RecordsDropped);
+    std::thread::sleep(Duration::from_secs(5));
+    assert_eq!(footprint.counter(Counter::RecordsDropped), dropped);
 
     // The policy hangs, is started again, and hangs again.
     story.event("the policy hangs");
