@@ -36,6 +36,11 @@ pub(crate) struct Args {
     /// into target/tools. No other command needs them.
     #[arg(long)]
     player: bool,
+    /// Also install Prometheus and its Alertmanager, for the tests of what an operator sees, which
+    /// are skipped without. Debian's packages start both as services where there is systemd; to
+    /// stop them: `systemctl disable --now prometheus prometheus-alertmanager`.
+    #[arg(long)]
+    monitoring: bool,
 }
 
 pub(crate) fn command(args: &Args) -> Result<()> {
@@ -46,6 +51,9 @@ pub(crate) fn command(args: &Args) -> Result<()> {
     kernel_tools();
     if args.player {
         player::install()?;
+    }
+    if args.monitoring {
+        install_programs(&MONITORING, "the tests of what an operator sees")?;
     }
     Ok(())
 }
@@ -119,7 +127,7 @@ fn failure(compiler: &Compiler, error: &anyhow::Error) -> String {
 /// all, and prints what prevents this host from running them.
 pub(crate) fn kernel_tools() {
     let root = process::is_root();
-    if root && let Err(error) = install_kernel_tools() {
+    if root && let Err(error) = install_programs(&KERNEL_TOOLS, "the tests on the live kernel") {
         say(format_args!("{error:#}"));
     }
     let obstacles = obstacles(
@@ -137,8 +145,11 @@ pub(crate) fn kernel_tools() {
     }
 }
 
-/// The programs that the tests on the live kernel call, and the packages that may have each.
-const KERNEL_TOOLS: [(&str, &[&str]); 4] = [
+/// A program, and the packages that may have it.
+type Program = (&'static str, &'static [&'static str]);
+
+/// The programs that the tests on the live kernel call.
+const KERNEL_TOOLS: [Program; 4] = [
     ("ip", &["iproute2"]),
     ("tc", &["iproute2"]),
     ("ss", &["iproute2"]),
@@ -149,8 +160,15 @@ const KERNEL_TOOLS: [(&str, &[&str]); 4] = [
     ),
 ];
 
-fn install_kernel_tools() -> Result<()> {
-    for (program, packages) in KERNEL_TOOLS {
+/// The programs that watch an agent in the tests of what an operator sees.
+const MONITORING: [Program; 2] = [
+    ("prometheus", &["prometheus"]),
+    ("prometheus-alertmanager", &["prometheus-alertmanager"]),
+];
+
+/// Installs those of the programs that are missing, of the first package that is available here.
+fn install_programs(programs: &[Program], what_for: &str) -> Result<()> {
+    for (program, packages) in programs {
         if process::find_program(program).is_some() {
             continue;
         }
@@ -158,10 +176,7 @@ fn install_kernel_tools() -> Result<()> {
             .iter()
             .find(|package| apt::candidate(package).is_some())
         {
-            Some(package) => apt::install(
-                &[package],
-                &format!("{program}, for the tests on the live kernel"),
-            )?,
+            Some(package) => apt::install(&[package], &format!("{program}, for {what_for}"))?,
             None => bail!(
                 "{program} is missing, and no package here has it ({})",
                 packages.join(", ")
