@@ -25,7 +25,7 @@ use std::{
     time::Duration,
 };
 
-use cc_ebpf::{Decision, Feature, Flow, Identity, Mode, OpenedRecord, Record, WindowRecord};
+use cc_ebpf::{Decision, Flow, Identity, Mode, OpenedRecord, Record, WindowRecord};
 use hdrhistogram::Histogram;
 
 use crate::{
@@ -42,7 +42,7 @@ use crate::{
         buffer::{EpisodeRows, RowBuffer},
     },
     served::ServedPolicy,
-    status::{AgentCounts, Distribution, FlowView, RTT_MS, TracedDecision, TracedWindow},
+    status::{AgentCounts, FlowView, TracedDecision, TracedWindow, WindowDistributions},
     traces::Traces,
 };
 
@@ -238,9 +238,7 @@ pub struct Agent {
     /// All counts but those of [`FlowTable::counts`], which are 0 here.
     counts: AgentCounts,
     delays: Histogram<u64>,
-    /// Mean smoothed RTTs and queueing delays of windows with ACKs.
-    srtt: Distribution,
-    queueing: Distribution,
+    window_distributions: WindowDistributions,
     rows: Option<RowBuffer>,
     traces: Traces,
 }
@@ -263,8 +261,7 @@ impl Agent {
             asked_last: Arm::Candidate,
             counts: AgentCounts::default(),
             delays: empty_delays(),
-            srtt: Distribution::new(&RTT_MS),
-            queueing: Distribution::new(&RTT_MS),
+            window_distributions: WindowDistributions::new(),
             rows: None,
             traces: Traces::default(),
         }
@@ -717,10 +714,9 @@ impl Agent {
         &self.delays
     }
 
-    /// Smoothed RTTs and queueing delays of the windows since the start, means of each window with
-    /// ACKs.
-    pub fn flow_delays(&self) -> (&Distribution, &Distribution) {
-        (&self.srtt, &self.queueing)
+    /// What the windows since the start were like.
+    pub fn window_distributions(&self) -> &WindowDistributions {
+        &self.window_distributions
     }
 
     /// Number of live flows by what sets their cwnd. Those that had no window are in
@@ -850,13 +846,7 @@ impl FollowFlows for Agent {
         };
         flow.measured = Measured::following(flow.last.as_ref(), window);
         flow.last = Some(*window);
-        if window.acks > 0 {
-            let srtt_us = window
-                .features
-                .mean(Feature::SmoothedRtt as usize, window.acks);
-            self.srtt.add(srtt_us / 1e3);
-            self.queueing.add(flow.measured.delay_ms());
-        }
+        self.window_distributions.add(window, &flow.measured);
         if let (Some(canary), Some(member)) = (&mut self.canary, &mut flow.canary) {
             canary.add(member, flow.arm, window, &flow.measured);
         }

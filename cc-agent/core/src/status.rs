@@ -14,7 +14,7 @@ mod text;
 mod trace;
 
 pub use counters::{AgentCounts, Count, RemoteCounts};
-pub use distribution::{DELAY_MS, Distribution, Distributions, RTT_MS};
+pub use distribution::{DELAY_MS, Distribution, Distributions, RTT_MS, WindowDistributions};
 pub use flow::FlowView;
 pub use health::Health;
 pub use protocol::{Command, Outcome, Reply, Request, TakeoverReply, TakeoverStep, default_socket};
@@ -29,7 +29,7 @@ use std::{
 use cc_ebpf::Counter;
 use serde::{Deserialize, Serialize};
 
-use self::counters::{agent_counts, datapath_trouble, recording_counts};
+use self::counters::{agent_counts, datapath_meaning, recording_counts};
 use crate::canary::{ArmReport, CanaryBy, Comparison, Finding, Shift};
 
 /// The state of a running agent, as it goes over the socket in JSON.
@@ -284,10 +284,13 @@ impl Snapshot {
         counters.extend(recording.map(Count::from));
         counters.extend(self.datapath.iter().map(|(name, &value)| {
             let known = Counter::ALL.iter().find(|counter| counter.name() == name);
+            let known = known.map(|&counter| datapath_meaning(counter));
+            let (meaning, entry) = known.unwrap_or_default();
             Count {
                 name: name.clone(),
                 value,
-                trouble: known.and_then(|&counter| datapath_trouble(counter)),
+                meaning,
+                entry,
             }
         }));
         counters
@@ -296,7 +299,7 @@ impl Snapshot {
     /// The counters that should be zero and are not, in the order of [`Self::counters`].
     pub fn troubles(&self) -> Vec<Count> {
         let mut counters = self.counters();
-        counters.retain(|count| count.trouble.is_some() && count.value > 0);
+        counters.retain(|count| count.entry.is_some() && count.value > 0);
         counters
     }
 }

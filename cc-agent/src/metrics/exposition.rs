@@ -3,7 +3,7 @@
 use std::fmt;
 
 use cc_core::status::{Count, Distribution, Snapshot};
-use cc_ebpf::{Counter, Mode};
+use cc_ebpf::Mode;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, NoLabelSet},
@@ -29,7 +29,7 @@ impl Collector for Scrape {
         page.gauge(
             "up",
             "1 when the agent answers on its socket, and 0 when it does not: then flows run on the \
-             fallback, or on another congestion control",
+             fallback, or on another congestion control; RlccAgentDown in docs/runbook.md",
             None,
             up,
         )?;
@@ -42,7 +42,7 @@ impl Collector for Scrape {
             page.of_count(&count)?;
         }
         page.of_server(state)?;
-        page.of_delays(state)
+        page.of_distributions(state)
     }
 }
 
@@ -74,7 +74,8 @@ impl Page<'_> {
             self.gauge(
                 "heartbeat_age",
                 "time since the last heartbeat; above 2 s nothing is decided and flows fall back: \
-                 the policy hangs or has failed, see `cc-agent status`",
+                 the policy hangs or has failed, see `cc-agent status` and RlccNotDeciding in \
+                 docs/runbook.md",
                 Some(&Unit::Seconds),
                 age / 1e3,
             )?;
@@ -97,7 +98,8 @@ impl Page<'_> {
         )?;
         self.gauge(
             "live_flows",
-            "flows that are open; beyond rlcc_slots, further ones run on Reno",
+            "flows that are open; beyond rlcc_slots, further ones run on Reno: RlccSlotsShort in \
+             docs/runbook.md",
             None,
             state.live_flows as u64,
         )?;
@@ -110,7 +112,8 @@ impl Page<'_> {
         )?;
         let mut flows = self.family(
             "flows_by_mode",
-            "open flows by what sets their cwnd; those on the fallback are not decided about",
+            "open flows by what sets their cwnd; those on the fallback are not decided about, and \
+             run on Reno: RlccFlowsOnFallback in docs/runbook.md",
             None,
             MetricType::Gauge,
         )?;
@@ -126,7 +129,8 @@ impl Page<'_> {
             self.gauge(
                 "default_held",
                 "1 while the agent's congestion control is the host's default, as it was told to \
-                 be; 0 when somebody has set another one, which new flows use",
+                 be; 0 when somebody has set another one, which new flows use: RlccDefaultTaken in \
+                 docs/runbook.md",
                 None,
                 u64::from(state.default_taken_by().is_none()),
             )?;
@@ -134,7 +138,7 @@ impl Page<'_> {
         self.gauge(
             "policy_differs",
             "1 when the policy is another one than a command last put into service before the \
-             agent's start",
+             agent's start: RlccPolicyDiffers in docs/runbook.md",
             None,
             u64::from(state.differs.is_some()),
         )?;
@@ -148,11 +152,11 @@ impl Page<'_> {
 
     /// A counter of the agent or the datapath, with what a rise of it means.
     fn of_count(&mut self, count: &Count) -> fmt::Result {
-        let known = Counter::ALL.iter().find(|known| known.name() == count.name);
-        let help = match (count.trouble, known) {
-            (Some(trouble), _) => format!("should not rise: {}", trouble.trim()),
-            (None, Some(counter)) => counter.meaning().trim().to_owned(),
-            (None, None) => format!("{} since the agent's start", count.name.replace('_', " ")),
+        let meaning = count.meaning;
+        let help = match count.entry {
+            Some(entry) => format!("should not rise: {meaning} {entry} in docs/runbook.md"),
+            None if meaning.is_empty() => "counts what a later version knows of".to_owned(),
+            None => meaning.to_owned(),
         };
         self.counter(&count.name, help.trim_end_matches('.'), count.value)
     }
@@ -164,15 +168,16 @@ impl Page<'_> {
         self.gauge(
             "server_connected",
             "1 while there is a connection to the policy server; without one the local policy \
-             decides",
+             decides: RlccPolicyServerAway in docs/runbook.md",
             None,
             u64::from(remote.connected),
         )?;
         let counts = &remote.counts;
         let mut questions = self.family(
             "server_questions",
-            "questions to the policy server by what became of them; late and lost ones were \
-             decided by the local policy",
+            "questions to the policy server by what became of them; the local policy decided late \
+             and lost ones, and refused are replies of no use. They rise where the network or the \
+             server is slow, or away: RlccPolicyServerAway in docs/runbook.md",
             None,
             MetricType::Counter,
         )?;
@@ -189,49 +194,74 @@ impl Page<'_> {
         Ok(())
     }
 
-    fn of_delays(&mut self, state: &Snapshot) -> fmt::Result {
+    fn of_distributions(&mut self, state: &Snapshot) -> fmt::Result {
         let all = &state.distributions;
-        for (name, help, distribution) in [
+        let windows = &all.windows;
+        for (name, help, durations) in [
             (
                 "decision_delay",
-                "time from a window's end to the publication of its decision",
+                "time from a window's end to the publication of its decision; when its 99th \
+                 percentile nears the length of a window, decisions are about a past that is \
+                 over: RlccDecisionsLate in docs/runbook.md",
                 &all.decision_delay,
             ),
             (
                 "inference",
-                "time that the policy took for a batch of flows",
+                "time that the policy took for a batch of flows; when it rises, decisions come \
+                 later: a smaller policy, `--nice` or fewer flows",
                 &all.inference,
             ),
             (
+                "window_length",
+                "length of each observation interval of each flow, from its start to the ACK that \
+                 closed it, or to when the agent closed it; above what the policy was made for \
+                 (`window_ms`, usually 0.1 s) ACKs come seldom, and so do decisions",
+                &windows.length,
+            ),
+            (
                 "window_srtt",
-                "smoothed RTT, the mean of each observation interval of each flow",
-                &all.srtt,
+                "smoothed RTT, the mean of each observation interval of each flow; it rises where \
+                 paths become longer or queues fuller",
+                &windows.srtt,
             ),
             (
                 "window_queueing_delay",
                 "RTT above the smallest of the last seconds, the mean of each observation interval \
-                 of each flow",
-                &all.queueing,
+                 of each flow; it rises where queues of the paths fill",
+                &windows.queueing,
             ),
         ] {
-            self.histogram(name, help, distribution)?;
+            self.histogram(name, help, Unit::Seconds, (durations, 1e3))?;
         }
-        Ok(())
+        self.histogram(
+            "cwnd",
+            "congestion window at the end of each observation interval of each flow; it falls \
+             where paths lose or applications send little",
+            Unit::Other("segments".to_owned()),
+            (&windows.cwnd, 1.0),
+        )
     }
 
-    fn histogram(&mut self, name: &str, help: &str, all: &Distribution) -> fmt::Result {
+    /// A histogram whose unit is the given number of times that of the distribution.
+    fn histogram(
+        &mut self,
+        name: &str,
+        help: &str,
+        unit: Unit,
+        (all, scale): (&Distribution, f64),
+    ) -> fmt::Result {
         if all.counts.is_empty() {
             // An older agent has none.
             return Ok(());
         }
-        let mut metric = self.family(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
-        add_distribution(&mut metric, all)
+        let mut metric = self.family(name, help, Some(&unit), MetricType::Histogram)?;
+        add_distribution(&mut metric, all, scale)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use cc_core::status::{DELAY_MS, RemoteStatus, samples::busy};
+    use cc_core::status::{DELAY_MS, RemoteStatus, WindowDistributions, samples::busy};
 
     use super::{super::page::tests::parse, *};
 
@@ -253,6 +283,11 @@ mod tests {
         state.distributions.decision_delay = Distribution::new(&DELAY_MS);
         for ms in [0.05, 0.2, 0.2, 2e3] {
             state.distributions.decision_delay.add(ms);
+        }
+        state.distributions.windows = WindowDistributions::new();
+        state.distributions.windows.length.add(103.0);
+        for segments in [10.0, 40.0] {
+            state.distributions.windows.cwnd.add(segments);
         }
         let page = encode(Some(&state));
         let samples = parse(&page);
@@ -277,6 +312,18 @@ mod tests {
         assert_eq!(bucket("+Inf"), 4.0);
         assert_eq!(value("rlcc_decision_delay_seconds_count"), 4.0);
         assert!((value("rlcc_decision_delay_seconds_sum") - 2.00045).abs() < 1e-9);
+        let length = "rlcc_window_length_seconds_bucket";
+        assert_eq!(value(&format!("{length}{{le=\"0.102\"}}")), 0.0);
+        assert_eq!(value(&format!("{length}{{le=\"0.105\"}}")), 1.0);
+        assert!((value("rlcc_window_length_seconds_sum") - 0.103).abs() < 1e-9);
+        let cwnd = "rlcc_cwnd_segments_bucket";
+        assert_eq!(value(&format!("{cwnd}{{le=\"10.0\"}}")), 1.0, "{page}");
+        assert_eq!(value(&format!("{cwnd}{{le=\"64.0\"}}")), 2.0);
+        assert_eq!(value("rlcc_cwnd_segments_sum"), 50.0);
+        assert!(
+            page.contains("# UNIT rlcc_cwnd_segments segments\n"),
+            "{page}"
+        );
         for count in state.counters() {
             let name = format!("rlcc_{}_total", count.name);
             assert_eq!(value(&name), count.value as f64, "{name}");
@@ -291,11 +338,11 @@ mod tests {
             let text = format!("# HELP rlcc_{} ", count.name);
             let at = page.find(&text).unwrap_or_else(|| panic!("{text}"));
             let help = page[at + text.len()..].lines().next().unwrap_or_default();
-            assert_eq!(
-                help.starts_with("should not rise: "),
-                count.trouble.is_some()
-            );
-            assert!(help.len() > 10, "{help}");
+            assert_eq!(help.starts_with("should not rise: "), count.entry.is_some());
+            assert!(help.contains(count.entry.unwrap_or_default()), "{help}");
+            // The consequence, or when it is normal, and not the name again.
+            let name = count.name.replace('_', " ");
+            assert!(help.len() > name.len() + 20, "{help}");
         }
     }
 }

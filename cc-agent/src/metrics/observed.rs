@@ -15,7 +15,7 @@ use prometheus_client::{
 };
 use tokio::sync::oneshot;
 
-use super::page::{self, Page, add_distribution};
+use super::page::{self, Page, add_durations};
 
 /// A question for what an observer has seen, with the place for the answer.
 pub(crate) type Question = oneshot::Sender<Observed>;
@@ -47,7 +47,7 @@ pub(crate) struct Losses {
 
 impl Losses {
     /// Each kind: the metric's name, how many there were, and what happened to them, to be read
-    /// after the number.
+    /// after the number. Each has a row of its name in docs/runbook.md.
     pub(crate) fn each(&self) -> [(&'static str, u64, &'static str); 3] {
         [
             (
@@ -58,13 +58,14 @@ impl Losses {
             (
                 "observer_records_dropped",
                 self.records_dropped,
-                "records were lost because the agent was behind",
+                "records were lost because the observer was behind: their windows are in no figure; give \
+                 it more processor time, or select fewer flows",
             ),
             (
                 "observer_acks_missed",
                 self.acks_missed,
                 "ACKs were missed because a traced program was interrupted by another ACK on its \
-                 CPU",
+                 CPU: what they acknowledged is in no figure",
             ),
         ]
     }
@@ -199,7 +200,8 @@ impl Page<'_> {
             observed.cgroups,
         )?;
         for (name, count, meaning) in observed.losses.each() {
-            self.counter(name, &format!("should not rise: {meaning}"), count)?;
+            let help = format!("should not rise: {meaning}; Counters in docs/runbook.md");
+            self.counter(name, &help, count)?;
         }
         Ok(())
     }
@@ -233,7 +235,7 @@ impl Page<'_> {
         for (name, help, durations) in GROUP_DURATIONS {
             let kind = (Some(&Unit::Seconds), MetricType::Histogram);
             self.of_each(groups, name, help, kind, |metric, sums| {
-                add_distribution(metric, durations(sums))
+                add_durations(metric, durations(sums))
             })?;
         }
         Ok(())

@@ -1,9 +1,15 @@
 //! Tests that what operators are given agrees with the metrics: the alert rules, the dashboard, and
 //! the runbook.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
 
-use cc_core::status::{DELAY_MS, Distribution, RTT_MS, RecordingStatus, RemoteStatus, samples};
+use cc_core::status::{
+    DELAY_MS, Distribution, RecordingStatus, RemoteStatus, WindowDistributions, samples,
+};
 
 use super::*;
 
@@ -27,19 +33,35 @@ fn complete() -> cc_core::status::Snapshot {
     state.default = Some(state.name.clone());
     state.distributions.decision_delay = Distribution::new(&DELAY_MS);
     state.distributions.inference = Distribution::new(&DELAY_MS);
-    state.distributions.srtt = Distribution::new(&RTT_MS);
-    state.distributions.queueing = Distribution::new(&RTT_MS);
+    state.distributions.windows = WindowDistributions::new();
     state
 }
 
-/// The names of all samples that an agent and an observer can have.
-fn samples_of_the_pages() -> BTreeSet<String> {
+/// The pages of an agent and an observer, with all that can be on them.
+fn pages() -> Vec<String> {
     let seen = observed::tests::observed(&[("/web", "rlcc")]);
-    let pages = [encode(Some(&complete())), observed::encode(seen)];
+    vec![encode(Some(&complete())), observed::encode(seen)]
+}
+
+/// The names of all samples of all pages.
+fn samples_of_the_pages() -> BTreeSet<String> {
+    let pages = pages();
     let lines = pages.iter().flat_map(|page| page.lines());
     let lines = lines.filter(|line| !line.starts_with('#'));
     let names = lines.filter_map(|line| line.split(['{', ' ']).next());
     names.map(str::to_owned).collect()
+}
+
+/// The counters of all pages that should not rise, without the beginning of their names, with their
+/// help texts.
+fn counters_of_failures() -> BTreeMap<String, String> {
+    let pages = pages();
+    let lines = pages.iter().flat_map(|page| page.lines());
+    let helps = lines.filter_map(|line| line.strip_prefix("# HELP rlcc_"));
+    let helps = helps.filter_map(|help| help.split_once(" should not rise: "));
+    helps
+        .map(|(name, help)| (name.to_owned(), help.to_owned()))
+        .collect()
 }
 
 /// The words of a text that begin as the names of metrics do.
@@ -118,14 +140,33 @@ fn the_runbook_has_every_counter() {
         })
         .collect();
     let counters = complete().counters();
-    let counters: BTreeSet<_> = counters
+    let mut counters: BTreeSet<_> = counters
         .into_iter()
-        .map(|count| (count.name, count.trouble.is_some()))
+        .map(|count| (count.name, count.entry.is_some()))
         .collect();
+    let failures = counters_of_failures().into_keys();
+    counters.extend(failures.map(|name| (name, true)));
     assert_eq!(
         listed, counters,
-        "counters of {RUNBOOK}, counters of the agent"
+        "counters of {RUNBOOK}, counters of the agent and of the processes beside it"
     );
+}
+
+#[test]
+fn what_should_not_rise_says_what_follows_and_where_to_look() {
+    let runbook = text_of(RUNBOOK);
+    let failures = counters_of_failures();
+    assert!(failures.len() > 20, "{failures:?}");
+    for (name, help) in failures {
+        let told = help.strip_suffix(&format!(" in {RUNBOOK}"));
+        let (meaning, entry) = told.and_then(|told| told.rsplit_once(' ')).expect(&name);
+        assert!(meaning.len() > 50, "{name}: {help}");
+        let is_heading = ["## ", "### "].iter().any(|level| {
+            let heading = format!("{level}{entry}");
+            runbook.lines().any(|line| line == heading)
+        });
+        assert!(is_heading, "{name}: {RUNBOOK} has no heading {entry}");
+    }
 }
 
 #[test]

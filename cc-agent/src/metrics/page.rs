@@ -71,16 +71,22 @@ impl Page<'_> {
     }
 }
 
-/// Adds a distribution to its family, a histogram in seconds.
-pub(super) fn add_distribution(metric: &mut MetricEncoder<'_>, all: &Distribution) -> fmt::Result {
+/// Adds a distribution of durations in ms to its family, a histogram in seconds.
+pub(super) fn add_durations(metric: &mut MetricEncoder<'_>, all: &Distribution) -> fmt::Result {
+    add_distribution(metric, all, 1e3)
+}
+
+/// Adds a distribution to its family, a histogram whose unit is `scale` of the distribution's.
+pub(super) fn add_distribution(
+    metric: &mut MetricEncoder<'_>,
+    all: &Distribution,
+    scale: f64,
+) -> fmt::Result {
     // The format's last range has no upper end.
-    let upper = all
-        .upper_ms
-        .iter()
-        .map(|ms| ms / 1e3)
-        .chain([f64::INFINITY]);
+    let upper = all.upper.iter().map(|end| end / scale);
+    let upper = upper.chain([f64::INFINITY]);
     let buckets: Vec<(f64, u64)> = upper.zip(all.counts.iter().copied()).collect();
-    metric.encode_histogram::<NoLabelSet>(all.sum_ms / 1e3, all.len(), &buckets, None)
+    metric.encode_histogram::<NoLabelSet>(all.sum / scale, all.len(), &buckets, None)
 }
 
 #[cfg(test)]

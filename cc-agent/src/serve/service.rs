@@ -820,12 +820,10 @@ impl<D: DatapathIo> Service<D> {
     }
 
     fn distributions(&self) -> Distributions {
-        let (srtt, queueing) = self.agent.flow_delays();
         Distributions {
             decision_delay: Distribution::of(self.agent.delays(), &DELAY_MS),
             inference: Distribution::of(self.inference.times(), &DELAY_MS),
-            srtt: srtt.clone(),
-            queueing: queueing.clone(),
+            windows: self.agent.window_distributions().clone(),
         }
     }
 

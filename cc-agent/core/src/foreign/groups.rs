@@ -386,8 +386,8 @@ mod tests {
         assert_eq!(cubic.measured.acked_bytes, 2_000);
         assert_eq!(cubic.measured.ns, SECOND / 5);
         assert_eq!((cubic.sent_bytes, cubic.retransmitted_bytes), (2_200, 200));
-        assert_eq!((cubic.queueing.len(), cubic.queueing.sum_ms), (2, 10.0));
-        assert_eq!((cubic.srtt.len(), cubic.srtt.sum_ms), (2, 50.0));
+        assert_eq!((cubic.queueing.len(), cubic.queueing.sum), (2, 10.0));
+        assert_eq!((cubic.srtt.len(), cubic.srtt.sum), (2, 50.0));
         assert_eq!(groups.places_taken(), 2);
     }
 

@@ -77,24 +77,29 @@ pub struct Count {
     pub name: String,
     /// Its value, counted since the agent's start.
     pub value: u64,
-    /// What a value above zero means, for counters that should stay at zero; `None` for others.
-    pub trouble: Option<&'static str>,
+    /// What it counts, and what a rise of it means; empty for one that this version does not know.
+    pub meaning: &'static str,
+    /// For counters that should stay at zero, the heading in docs/runbook.md under which there is
+    /// what to do; `None` for others.
+    pub entry: Option<&'static str>,
 }
 
-impl From<(&str, u64, Option<&'static str>)> for Count {
-    fn from((name, value, trouble): (&str, u64, Option<&'static str>)) -> Self {
+impl From<Known> for Count {
+    fn from((name, value, meaning, entry): Known) -> Self {
         Self {
             name: name.into(),
             value,
-            trouble,
+            meaning,
+            entry,
         }
     }
 }
 
-/// The agent's counts with their names in reports, and the meaning of those that should be zero.
-pub(super) fn agent_counts(
-    counts: &AgentCounts,
-) -> [(&'static str, u64, Option<&'static str>); 17] {
+/// The fields of a [`Count`] whose name is known.
+pub(super) type Known = (&'static str, u64, &'static str, Option<&'static str>);
+
+/// The agent's counts with their names in reports, and what they mean.
+pub(super) fn agent_counts(counts: &AgentCounts) -> [Known; 17] {
     // Destructured without `..`, so that a new count cannot be forgotten here.
     let AgentCounts {
         flows,
@@ -116,112 +121,255 @@ pub(super) fn agent_counts(
         candidates_withdrawn,
     } = *counts;
     [
-        ("flows", flows, None),
+        (
+            "flows",
+            flows,
+            "Flows opened, found late or adopted from a former agent.",
+            None,
+        ),
         (
             "flows_found_late",
             flows_found_late,
-            Some("Flows whose opened record was lost; they were found by a later record."),
+            "Flows whose opened record was lost; they were found by a later record, and went \
+             without decisions until then.",
+            Some("RlccRecordsDropped"),
         ),
-        ("windows", windows, None),
-        ("windows_closed_silent", windows_closed_silent, None),
+        (
+            "windows",
+            windows,
+            "Windows of flows, ten a second for each busy flow; none while flows send: their \
+             records do not arrive.",
+            None,
+        ),
+        (
+            "windows_closed_silent",
+            windows_closed_silent,
+            "Windows that the agent closed because no ACK came: paths or receivers stall.",
+            None,
+        ),
         (
             "windows_application_limited",
             windows_application_limited,
+            "Windows in which the application had too little to send; they are not decided on.",
             None,
         ),
-        ("windows_in_slow_start", windows_in_slow_start, None),
-        ("slots_reclaimed", slots_reclaimed, None),
+        (
+            "windows_in_slow_start",
+            windows_in_slow_start,
+            "Windows of flows in slow start, about which a policy that decides after it was not \
+             asked; it rises with each flow that begins.",
+            None,
+        ),
+        (
+            "slots_reclaimed",
+            slots_reclaimed,
+            "Slots taken from idle flows; a steep rise: few are free, and more `--slots` would \
+             help.",
+            None,
+        ),
         (
             "windows_skipped",
             windows_skipped,
-            Some("Windows that a newer one replaced before the policy got to them."),
+            "Windows that a newer one replaced before the policy got to them: it is slower than a \
+             window, and flows are decided on less often.",
+            Some("RlccDecisionsLate"),
         ),
         (
             "windows_missed",
             windows_missed,
-            Some("Windows that never arrived."),
+            "Windows that never arrived: their records were lost, and flows without decisions for \
+             long fall back.",
+            Some("RlccRecordsDropped"),
         ),
-        ("decisions", decisions, None),
+        (
+            "decisions",
+            decisions,
+            "Decisions published; constant while flows send: no policy decides \
+             (RlccNotDeciding).",
+            None,
+        ),
         (
             "decisions_late",
             decisions_late,
-            Some("Decisions later than 20 ms after their window's end."),
+            "Decisions later than 20 ms after their window's end: they are about a past that is \
+             over. With a distant policy server that is normal.",
+            Some("RlccDecisionsLate"),
         ),
         (
             "answers_invalid",
             answers_invalid,
-            Some("Answers of the policy that were not finite: the flow kept its cwnd."),
+            "Answers of the policy that were not finite: the flow kept its cwnd. With too many of \
+             them the policy is replaced.",
+            Some("RlccAnswersInvalid"),
         ),
-        ("answers_orphaned", answers_orphaned, None),
+        (
+            "answers_orphaned",
+            answers_orphaned,
+            "Answers for flows that had gone, or of a policy that was replaced: normal at a reload \
+             and where flows are short.",
+            None,
+        ),
         (
             "answers_missing",
             answers_missing,
-            Some("Questions that no policy answered, because it failed or was replaced."),
+            "Questions that no policy answered, because it failed or was replaced: the flow kept \
+             its cwnd until its next window.",
+            Some("RlccPolicyFailed"),
         ),
         (
             "policies_restarted",
             policies_restarted,
-            Some("Policies that hung or whose process ended, and that were started again."),
+            "Policies that hung or whose process ended, and that were started again; flows fell \
+             back meanwhile.",
+            Some("RlccPolicyFailed"),
         ),
         (
             "policies_replaced",
             policies_replaced,
-            Some("Policies that failed and were replaced by the former one, or by none."),
+            "Policies that failed and were replaced by the former one, or by none: then all flows \
+             are on the fallback.",
+            Some("RlccPolicyFailed"),
         ),
         (
             "candidates_withdrawn",
             candidates_withdrawn,
-            Some("Candidates that failed or breached a guard rail."),
+            "Candidates that failed or breached a guard rail: the incumbent has their flows again.",
+            Some("RlccCandidateWithdrawn"),
         ),
     ]
 }
 
 /// A recording's counts, in the form of [`agent_counts`].
-pub(super) fn recording_counts(
-    status: &RecordingStatus,
-) -> [(&'static str, u64, Option<&'static str>); 5] {
+pub(super) fn recording_counts(status: &RecordingStatus) -> [Known; 5] {
     [
-        ("rows_recorded", status.rows, None),
+        (
+            "rows_recorded",
+            status.rows,
+            "Rows written to recordings; constant while flows send: nothing is recorded.",
+            None,
+        ),
         (
             "rows_lost_behind",
             status.rows_lost_behind,
-            Some("Rows lost because the disk was behind."),
+            "Rows lost because the disk was behind. They are missing in recordings; flows are not \
+             concerned.",
+            Some("RlccRowsLost"),
         ),
         (
             "rows_lost_unwritten",
             status.rows_lost_unwritten,
-            Some("Rows lost because they could not be written."),
+            "Rows lost because they could not be written: the disk is full, or the directory is \
+             gone. Flows are not concerned.",
+            Some("RlccRowsLost"),
         ),
         (
             "rows_lost_unanswered",
             status.rows_lost_unanswered,
-            Some("Rows lost because the policy did not answer their flow for too long."),
+            "Rows lost because the policy did not answer their flow for too long; the flow is on \
+             the fallback.",
+            Some("RlccFlowsOnFallback"),
         ),
-        ("recordings_removed", status.files_removed, None),
+        (
+            "recordings_removed",
+            status.files_removed,
+            "Recordings removed to stay within --record-limit-mb: what was not copied before is \
+             lost.",
+            None,
+        ),
     ]
 }
 
-/// What a counter of the datapath above zero means, if it should be zero. Timeouts are the path's.
-pub(super) fn datapath_trouble(counter: Counter) -> Option<&'static str> {
+/// What a counter of the datapath means, and the runbook's heading if it should be zero. Timeouts
+/// are the path's.
+pub(super) fn datapath_meaning(counter: Counter) -> (&'static str, Option<&'static str>) {
     match counter {
-        Counter::FlowsOpened
-        | Counter::FlowsClosed
-        | Counter::DecisionsTaken
-        | Counter::DecisionsStale
-        | Counter::FallbacksLeft
-        | Counter::MarksAnswered
-        | Counter::LossAnswered
-        | Counter::IdleRestarts
-        | Counter::ConnectionsLeft
-        | Counter::SlotsRevoked
-        | Counter::Timeouts => None,
-        Counter::FlowsWithoutSlot
-        | Counter::RecordsDropped
-        | Counter::AckRecordsDropped
-        | Counter::DecisionsClamped
-        | Counter::FallbacksEntered
-        | Counter::FlowsUnanswered
-        | Counter::ConnectionsKept
-        | Counter::SlotsLeaked => Some(counter.meaning().trim()),
+        Counter::FlowsOpened => (
+            "Flows that were given a slot; many beside few open ones are short.",
+            None,
+        ),
+        Counter::FlowsClosed => (
+            "Flows that gave their slot back; without rlcc_flows_opened the rest is open.",
+            None,
+        ),
+        Counter::FlowsWithoutSlot => (
+            "Flows that found no free slot. They run on Reno and ask again every 100 ms: more \
+             `--slots`.",
+            Some("RlccSlotsShort"),
+        ),
+        Counter::RecordsDropped => (
+            "Window, opened or closed records lost because the ring buffer was full: the agent was \
+             stopped or has too little processor time, and windows go unanswered.",
+            Some("RlccRecordsDropped"),
+        ),
+        Counter::AckRecordsDropped => (
+            "Per-ACK records lost because their ring buffer was full: rows of --per-ack-file are \
+             missing, and nothing else.",
+            Some("Counters"),
+        ),
+        Counter::DecisionsTaken => (
+            "Decisions that set a flow's cwnd; fewer than decisions: flows send no further ACKs.",
+            None,
+        ),
+        Counter::DecisionsStale => (
+            "Decisions ignored because their flow had gone: normal where flows are short.",
+            None,
+        ),
+        Counter::DecisionsClamped => (
+            "Decisions outside the cwnd bounds, clamped to them: the policy wants more than it \
+             may, and what it learned does not hold there.",
+            Some("Counters"),
+        ),
+        Counter::FallbacksEntered => (
+            "Times that a flow fell back to Reno, because the agent's heartbeat was too old or too \
+             many of the flow's windows had ended without a decision. A few at a restart are \
+             normal.",
+            Some("RlccFlowsOnFallback"),
+        ),
+        Counter::FallbacksLeft => (
+            "Times that a flow left the fallback for a new decision, normal after it has entered it.",
+            None,
+        ),
+        Counter::FlowsUnanswered => (
+            "Times that a flow fell back to Reno because too many of its windows had ended without \
+             a decision, although the agent's heartbeat was fresh: host or policy are too slow.",
+            Some("RlccFlowsOnFallback"),
+        ),
+        Counter::LossAnswered => (
+            "Times that heavy loss halved a flow's cwnd before the next decision; by much more \
+             than before: paths lose more, or the policy overruns them.",
+            None,
+        ),
+        Counter::MarksAnswered => (
+            "Times that ECN marks reduced a flow's cwnd: normal behind an AQM.",
+            None,
+        ),
+        Counter::IdleRestarts => (
+            "Times that a flow began to transmit again after idle time with a smaller cwnd.",
+            None,
+        ),
+        Counter::SlotsRevoked => (
+            "Flows that found at an ACK that they had lost their slot while they were idle.",
+            None,
+        ),
+        Counter::Timeouts => (
+            "Retransmission timeouts of decided flows; they rise where whole windows are lost, or \
+             paths break.",
+            None,
+        ),
+        Counter::ConnectionsLeft => (
+            "Connections that were left to another congestion control, as the lists of networks \
+             and devices ask.",
+            None,
+        ),
+        Counter::ConnectionsKept => (
+            "Connections that the lists leave to another congestion control, and that the kernel \
+             kept under this one: the other one is not there any more, or a route locks this one.",
+            Some("Counters"),
+        ),
+        Counter::SlotsLeaked => (
+            "Slots that could not be given back to the free list, a bug: fewer flows can be served \
+             until the agent is started again.",
+            Some("RlccSlotsLeaked"),
+        ),
     }
 }

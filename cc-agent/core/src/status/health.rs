@@ -47,8 +47,11 @@ impl Health {
             let was = earlier.iter().find(|other| other.name == count.name);
             let more = count.value.saturating_sub(was.map_or(0, |was| was.value));
             if more > 0 {
-                let meaning = count.trouble.unwrap_or_default();
-                warn(format!("{} rose by {more}: {meaning}", count.name));
+                let entry = count.entry.unwrap_or_default();
+                warn(format!(
+                    "{} rose by {more}: {} See {entry} in docs/runbook.md.",
+                    count.name, count.meaning
+                ));
             }
         }
         if let Some(trouble) = now
@@ -136,7 +139,8 @@ mod tests {
         now.agent.windows_skipped = 7;
         let warnings = Health::of(&now, Some(&before)).warnings;
         assert!(
-            warnings[0].starts_with("windows_skipped rose by 2: "),
+            warnings[0].starts_with("windows_skipped rose by 2: ")
+                && warnings[0].ends_with(" See RlccDecisionsLate in docs/runbook.md."),
             "{warnings:?}"
         );
         now.pid += 1;

@@ -126,8 +126,8 @@ impl fmt::Display for Snapshot {
                 "\n  {:name_width$}  {:>value_width$}",
                 count.name, count.value
             )?;
-            if let Some(meaning) = count.trouble {
-                write!(f, "  {meaning}")?;
+            if let Some(entry) = count.entry {
+                write!(f, "  {} See {entry} in docs/runbook.md.", count.meaning)?;
             }
         }
         Ok(())
@@ -349,7 +349,8 @@ mod tests {
             "inference   none yet",
             "recording   /var/lib/rlcc: 4000 rows, 2 files completed, 1.23 MB there, addresses \
              hashed; no space",
-            "rows_lost_behind     5  Rows lost because the disk was behind.",
+            "rows_lost_behind     5  Rows lost because the disk was behind. They are missing in \
+             recordings; flows are not concerned. See RlccRowsLost in docs/runbook.md.",
             "decisions_late      17  Decisions later than 20 ms",
         ] {
             assert!(text.contains(part), "{part:?} in\n{text}");
