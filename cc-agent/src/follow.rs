@@ -5,10 +5,15 @@
 //! over its socket, as an operator would. [`cc_channel::Follower`] decides what is asked, and is
 //! remembered in `NAME.channel` beside the policies.
 
+mod tally;
+#[cfg(test)]
+mod tests;
+
 use std::{
     fs, io,
+    net::SocketAddr,
     path::{Path, PathBuf},
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use anyhow::{Context, bail};
@@ -31,7 +36,11 @@ use tokio::{
 };
 use tracing::{error, info, warn};
 
-use crate::{period::period, said::Said, state_file};
+use self::tally::Tally;
+use crate::{metrics, period::period, said::Said, state_file};
+
+#[cfg(test)]
+pub(crate) use tally::page;
 
 /// The directory of policies where systemd names none.
 const DIRECTORY: &str = "/var/lib/cc-agent/policies";
@@ -67,6 +76,22 @@ pub struct FollowOptions {
     /// Number of policy files that are kept; the oldest are removed.
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub keep: usize,
+
+    /// Serve how following goes, in OpenMetrics' text format at http://ADDR:PORT/metrics [without
+    /// an address: 127.0.0.1:9468].
+    #[arg(
+        long,
+        value_name = "ADDR:PORT",
+        num_args = 0..=1,
+        default_missing_value = "127.0.0.1:9468",
+        conflicts_with = "once"
+    )]
+    pub metrics: Option<SocketAddr>,
+
+    /// Allow an address for --metrics that is not a loopback one. Whoever reaches it can read how
+    /// often the channel and the agent have failed.
+    #[arg(long, requires = "metrics")]
+    pub expose_metrics: bool,
 }
 
 /// One host's end of a channel.
@@ -83,6 +108,7 @@ struct Host {
     memory: PathBuf,
     /// What was last said of the channel and of the agent, which is not said again each time.
     said: [Said; 2],
+    tally: Tally,
 }
 
 impl FollowOptions {
@@ -98,7 +124,10 @@ impl FollowOptions {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
         let once = self.once;
-        let mut host = Host::new(self, name, socket)?;
+        let mut registry = metrics::registry();
+        let tally = Tally::of(&mut registry);
+        metrics::serve_own(self.metrics, self.expose_metrics, registry)?;
+        let mut host = Host::new(self, name, socket, tally)?;
         if once {
             return host.look_once().await;
         }
@@ -107,24 +136,24 @@ impl FollowOptions {
             host.store,
             host.socket.display()
         );
-        let mut ticks = interval(every);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
+        host.look_until(every, async {
             tokio::select! {
-                _ = ticks.tick() => {}
-                _ = interrupt.recv() => return Ok(()),
-                _ = terminate.recv() => return Ok(()),
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
             }
-            // Not interrupted: what is asked of the agent is also remembered.
-            if let Err(error) = host.look().await {
-                host.said[0].warn(&error);
-            }
-        }
+        })
+        .await;
+        Ok(())
     }
 }
 
 impl Host {
-    fn new(options: FollowOptions, name: &str, socket: PathBuf) -> anyhow::Result<Self> {
+    fn new(
+        options: FollowOptions,
+        name: &str,
+        socket: PathBuf,
+        tally: Tally,
+    ) -> anyhow::Result<Self> {
         let policies = options
             .policies
             .unwrap_or_else(|| match state_file::directory() {
@@ -150,7 +179,25 @@ impl Host {
             follower: follower.unwrap_or_default(),
             memory,
             said: Default::default(),
+            tally,
         })
+    }
+
+    /// Looks at the channel and the agent every so often until `stop`, whatever fails.
+    async fn look_until(&mut self, every: Duration, stop: impl Future<Output = ()>) {
+        let mut ticks = interval(every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        tokio::pin!(stop);
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = &mut stop => return,
+            }
+            // Not interrupted: what is asked of the agent is also remembered.
+            if let Err(error) = self.look().await {
+                self.said[0].warn(&error);
+            }
+        }
     }
 
     async fn look_once(&mut self) -> anyhow::Result<()> {
@@ -171,8 +218,10 @@ impl Host {
     async fn look(&mut self) -> anyhow::Result<()> {
         let before = self.follower.clone();
         let heard = self.hear().await;
+        self.tally.heard(&heard);
         // What was announced before goes on, also while the channel is out of reach.
         let asked = self.ask_agent().await;
+        self.tally.stands(self.follower.current());
         if self.follower != before {
             state_file::write(&self.memory, &self.follower)
                 .with_context(|| format!("writing {}", self.memory.display()))?;
@@ -190,16 +239,22 @@ impl Host {
             Turn::Known => {
                 self.said[0].clear();
             }
-            Turn::Replayed { found, known } => self.said[0].warn(&format!(
-                "{} announces {found} again, but {known} came after it: the publisher has lost the \
-                 channel's content, or somebody has put former content back; {known} stays",
-                self.store
-            )),
-            Turn::Forked => self.said[0].warn(&format!(
-                "{} announces another {} than before: two publishers have the same key; what was \
-                 heard first stays",
-                self.store, announcement.sequence
-            )),
+            Turn::Replayed { found, known } => {
+                self.tally.suspect();
+                self.said[0].warn(&format!(
+                    "{} announces {found} again, but {known} came after it: the publisher has lost \
+                     the channel's content, or somebody has put former content back; {known} stays",
+                    self.store
+                ));
+            }
+            Turn::Forked => {
+                self.tally.suspect();
+                self.said[0].warn(&format!(
+                    "{} announces another {} than before: two publishers have the same key; what \
+                     was heard first stays",
+                    self.store, announcement.sequence
+                ));
+            }
         }
         Ok(())
     }
@@ -208,7 +263,9 @@ impl Host {
     async fn ask_agent(&mut self) -> anyhow::Result<()> {
         loop {
             let socket = self.socket.clone();
-            let snapshot = match spawn_blocking(move || fetch(&socket)).await? {
+            let fetched = spawn_blocking(move || fetch(&socket)).await?;
+            self.tally.asked(&fetched);
+            let snapshot = match fetched {
                 Ok(snapshot) => snapshot,
                 Err(error) => {
                     self.said[1].warn(&error);
@@ -258,7 +315,9 @@ impl Host {
             Request::Withdraw => Command::Withdraw,
         };
         let (socket, sent) = (self.socket.clone(), message.clone());
-        let outcome = match spawn_blocking(move || command(&socket, sent)).await? {
+        let outcome = spawn_blocking(move || command(&socket, sent)).await?;
+        self.tally.asked(&outcome);
+        let outcome = match outcome {
             Ok(done) => {
                 info!("{message}: {done}");
                 Ok(())
@@ -284,7 +343,9 @@ impl Host {
         let path = self.policies.join(sha256).with_added_extension(POLICY);
         let kept = regular_file::read(&path, MAX_BYTES);
         if !kept.is_ok_and(|bytes| announcement.check_policy(&bytes).is_ok()) {
-            let bytes = policy(&self.store, announcement).await?;
+            let fetched = policy(&self.store, announcement).await;
+            self.tally.heard(&fetched);
+            let bytes = fetched?;
             replace_durably(&path, &bytes)?;
             info!("fetched {} ({} bytes)", path.display(), bytes.len());
             self.remove_oldest(&path)?;

@@ -1,9 +1,11 @@
 //! What monitoring systems are told over HTTP: the state of a running agent, by `cc-agent metrics`,
-//! and what flows of any congestion control do, by `cc-agent observe --metrics`.
+//! what flows of any congestion control do, by `cc-agent observe --metrics`, and how the processes
+//! beside the agent fare, by the same option of `follow`, `ship` and `pods`.
 //!
 //! The first is a process of its own that asks the agent over its Unix socket at each scrape. It
 //! needs no privileges but access to that socket, and the agent opens no port.
 
+mod attempts;
 mod exposition;
 mod observed;
 #[cfg(test)]
@@ -22,9 +24,10 @@ use tokio::{
 };
 use tracing::info;
 
+pub(crate) use attempts::{Attempts, Task, registry};
 pub use exposition::encode;
 pub(crate) use observed::{Losses, Observed, Question};
-pub(crate) use server::serve_observed;
+pub(crate) use server::{serve_observed, serve_own};
 
 /// Where an exporter of the agent's metrics listens.
 #[derive(Args, Debug)]

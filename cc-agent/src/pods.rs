@@ -10,11 +10,13 @@ mod api;
 mod lines;
 mod objects;
 mod selector;
+mod tally;
 mod tree;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     env, fs,
+    net::SocketAddr,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -35,8 +37,12 @@ use tracing::info;
 use self::{
     api::Api,
     selector::{Annotation, Change, Selector},
+    tally::Tally,
 };
-use crate::{period::period, said::Said};
+use crate::{metrics, period::period, said::Said};
+
+#[cfg(test)]
+pub(crate) use tally::page;
 
 /// Where a pod finds its service account.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -85,6 +91,21 @@ pub struct PodsOptions {
     /// of pods are acted on at once.
     #[arg(long, value_name = "S", default_value_t = 5.0)]
     pub every: f64,
+
+    /// Serve how selecting goes, in OpenMetrics' text format at http://ADDR:PORT/metrics [without
+    /// an address: 127.0.0.1:9470].
+    #[arg(
+        long,
+        value_name = "ADDR:PORT",
+        num_args = 0..=1,
+        default_missing_value = "127.0.0.1:9470"
+    )]
+    pub metrics: Option<SocketAddr>,
+
+    /// Allow an address for --metrics that is not a loopback one. Whoever reaches it can read how
+    /// many pods are selected; their names are not among it.
+    #[arg(long, requires = "metrics")]
+    pub expose_metrics: bool,
 }
 
 /// A node's selector at work.
@@ -96,6 +117,7 @@ struct Node {
     /// The cgroups of pods that were found, by what they are named after.
     found: BTreeMap<String, PathBuf>,
     said: Said,
+    tally: Tally,
 }
 
 impl PodsOptions {
@@ -120,7 +142,10 @@ impl PodsOptions {
         })?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
-        let api = self.api()?;
+        let mut registry = metrics::registry();
+        let tally = Tally::of(&mut registry);
+        metrics::serve_own(self.metrics, self.expose_metrics, registry)?;
+        let api = self.api(&tally)?;
         info!(
             "selecting the pods of node {} that have the annotation {annotation}, as {} tells",
             api.node,
@@ -132,6 +157,7 @@ impl PodsOptions {
             root,
             found: BTreeMap::new(),
             said: Said::default(),
+            tally,
         };
         let (events, mut told) = mpsc::channel(EVENTS);
         let _api = AbortOnDrop(tokio::spawn(api.follow(events)));
@@ -151,7 +177,9 @@ impl PodsOptions {
                 _ = interrupt.recv() => return Ok(()),
                 _ = terminate.recv() => return Ok(()),
             }
-            if let Err(error) = node.look().await {
+            let outcome = node.look().await;
+            node.tally.agent.count(&outcome);
+            if let Err(error) = outcome {
                 node.said.warn(&format!("{error:#}"));
             }
             let is_eager = node.selector.misses(&node.found) && Instant::now() < eager_until;
@@ -160,7 +188,7 @@ impl PodsOptions {
     }
 
     /// The API server that is asked.
-    fn api(self) -> anyhow::Result<Api> {
+    fn api(self, tally: &Tally) -> anyhow::Result<Api> {
         let node = self.node.or_else(|| env::var(NODE).ok());
         let Some(node) = node.filter(|node| !node.is_empty()) else {
             bail!(
@@ -187,6 +215,7 @@ impl PodsOptions {
             client,
             node,
             token_file,
+            attempts: tally.server.clone(),
         })
     }
 }
@@ -210,6 +239,11 @@ impl Node {
             let wanted: BTreeSet<&str> = self.selector.wanted().collect();
             self.found = tree::find(&self.root, &wanted);
         }
+        let wanted = self.selector.wanted();
+        let (found, missing): (Vec<_>, Vec<_>) =
+            wanted.partition(|cgroup| self.found.contains_key(*cgroup));
+        self.tally
+            .selects(found.len() + missing.len(), missing.len());
         let socket = self.socket.clone();
         let snapshot = spawn_blocking(move || fetch(&socket)).await??;
         let Some(served) = snapshot.cgroups else {

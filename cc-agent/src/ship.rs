@@ -4,9 +4,12 @@
 //! A process of its own, which reads the agent's directory of recordings and nothing else of it.
 //! What is already there by name and length is not uploaded again, so nothing has to be remembered.
 
+mod tally;
+
 use std::{
     fs::{self, File},
     io::{self, Read},
+    net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -23,7 +26,11 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-use crate::period::period;
+use self::tally::Tally;
+use crate::{metrics, period::period};
+
+#[cfg(test)]
+pub(crate) use tally::page;
 
 /// Time until the first attempt after a failed one. It doubles with each further failure.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -60,6 +67,22 @@ pub struct ShipOptions {
     /// Upload what is there, and end. Exits with 1 at the first failure.
     #[arg(long)]
     pub once: bool,
+
+    /// Serve how uploading goes, in OpenMetrics' text format at http://ADDR:PORT/metrics [without
+    /// an address: 127.0.0.1:9469].
+    #[arg(
+        long,
+        value_name = "ADDR:PORT",
+        num_args = 0..=1,
+        default_missing_value = "127.0.0.1:9469",
+        conflicts_with = "once"
+    )]
+    pub metrics: Option<SocketAddr>,
+
+    /// Allow an address for --metrics that is not a loopback one. Whoever reaches it can read how
+    /// much was recorded and uploaded.
+    #[arg(long, requires = "metrics")]
+    pub expose_metrics: bool,
 }
 
 /// Uploads from one directory to one store.
@@ -70,6 +93,7 @@ struct Shipper {
     /// The time that a byte takes at the highest rate, s.
     seconds_per_byte: f64,
     deletes: bool,
+    tally: Tally,
 }
 
 impl ShipOptions {
@@ -84,7 +108,10 @@ impl ShipOptions {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
         let once = self.once;
-        let shipper = Shipper::new(self)?;
+        let mut registry = metrics::registry();
+        let tally = Tally::of(&mut registry);
+        metrics::serve_own(self.metrics, self.expose_metrics, registry)?;
+        let shipper = Shipper::new(self, tally)?;
         if once {
             return shipper.ship_all().await;
         }
@@ -97,7 +124,7 @@ impl ShipOptions {
 }
 
 impl Shipper {
-    fn new(options: ShipOptions) -> anyhow::Result<Self> {
+    fn new(options: ShipOptions, tally: Tally) -> anyhow::Result<Self> {
         let seconds_per_byte = match options.rate {
             None => 0.0,
             Some(rate) if rate > 0.0 && rate.is_finite() => 8e-6 / rate,
@@ -121,6 +148,7 @@ impl Shipper {
             host,
             seconds_per_byte,
             deletes: options.delete,
+            tally,
         })
     }
 
@@ -129,7 +157,9 @@ impl Shipper {
         info!("shipping {} to {}", self.directory.display(), self.store);
         let mut pause = FIRST_PAUSE;
         loop {
-            match self.ship_all().await {
+            let outcome = self.ship_all().await;
+            self.tally.passed(&outcome);
+            match outcome {
                 Ok(()) => {
                     pause = FIRST_PAUSE;
                     sleep(every).await;
@@ -152,12 +182,20 @@ impl Shipper {
             Err(error) => return Err(error.into()),
         };
         let shipped = self.store.list(&self.host).await?;
+        let name_of = |path: &Path| {
+            let name = path.file_name()?.to_str()?;
+            Some(format!("{}/{name}", self.host))
+        };
+        let is_new = |path: &&PathBuf| {
+            let length = path.metadata().map(|found| found.len()).ok();
+            name_of(path).is_some_and(|name| shipped.get(&name) != length.as_ref())
+        };
+        self.tally.waits(recordings.iter().filter(is_new).count());
         for path in recordings {
-            let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+            let Some(name) = name_of(&path) else {
                 warn!("{} is not shipped: its name is not UTF-8", path.display());
                 continue;
             };
-            let name = format!("{}/{name}", self.host);
             let file = match regular_file::open_itself(&path) {
                 Ok(file) => file,
                 // The agent has removed it: it was the oldest.
@@ -179,6 +217,7 @@ impl Shipper {
                     );
                     continue;
                 }
+                self.tally.uploaded(length);
                 info!("shipped {name} ({length} bytes)");
             }
             if self.deletes {
@@ -237,6 +276,7 @@ impl Shipper {
 mod tests {
     use std::os::unix::fs::symlink;
 
+    use prometheus_client::{encoding::text, registry::Registry};
     use tempfile::TempDir;
 
     use super::*;
@@ -276,9 +316,11 @@ mod tests {
                 rate: None,
                 delete: false,
                 once: true,
+                metrics: None,
+                expose_metrics: false,
             };
             change(&mut options);
-            Shipper::new(options)
+            Shipper::new(options, Tally::of(&mut metrics::registry()))
         }
 
         async fn ship(&self, change: impl FnOnce(&mut ShipOptions)) {
@@ -360,6 +402,59 @@ mod tests {
             (took / expected - 1.0).abs() < 0.01,
             "{took} s, expected {expected}"
         );
+    }
+
+    /// A figure of a page; its name without the common beginning.
+    fn value(registry: &Registry, name: &str) -> f64 {
+        let mut page = String::new();
+        text::encode(&mut page, registry).expect("it is a string");
+        let start = format!("rlcc_ship_{name} ");
+        let line = page.lines().find_map(|line| line.strip_prefix(&start));
+        line.unwrap_or_else(|| panic!("{name} in {page}"))
+            .parse()
+            .expect("a number")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_are_tried_again_ever_more_seldom_until_one_succeeds() {
+        let place = Place::new();
+        let every = Duration::from_secs(60);
+        place.record(1, b"one");
+        let mut shipper = place.shipper(|_| ()).expect("valid");
+        let mut page = metrics::registry();
+        shipper.tally = Tally::of(&mut page);
+        let failures = || value(&page, "pass_failures_total");
+        let (store, away) = (place.at("store"), place.at("away"));
+        let take_away = || {
+            fs::rename(&store, &away).expect("moves");
+            fs::write(&store, "a file is in the way").expect("writes");
+        };
+        let story = async {
+            // After 0, 1, 3, 7, 15, 31, 63, 127, 255 and 511 s, and then every 300 s.
+            sleep(Duration::from_secs(1_300)).await;
+            assert_eq!(failures(), 12.0);
+            assert_eq!(value(&page, "pass_failing"), 1.0);
+            assert_eq!(value(&page, "recordings_total"), 0.0);
+            fs::remove_file(&store).expect("removes");
+            fs::rename(&away, &store).expect("moves");
+            sleep(Duration::from_secs(300)).await;
+            assert_eq!(place.shipped(), [(1, b"one".to_vec())]);
+            assert_eq!(value(&page, "pass_failing"), 0.0);
+            assert_eq!(value(&page, "recordings_total"), 1.0);
+            assert_eq!(value(&page, "uploaded_bytes_total"), 3.0);
+            assert_eq!(value(&page, "waiting_recordings"), 0.0);
+            // The pauses begin anew: at most a minute later, then after 1, 3, 7, 15 and 31 s.
+            take_away();
+            place.record(2, b"two");
+            sleep(Duration::from_secs(60 + 45)).await;
+            assert!((17.0..=18.0).contains(&failures()), "{}", failures());
+            assert!(place.recording(2).exists());
+        };
+        take_away();
+        tokio::select! {
+            () = shipper.ship_on(every) => unreachable!("it goes on for ever"),
+            () = story => {}
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
     os::unix::net::UnixListener,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -373,6 +374,44 @@ fn a_bookmark_is_where_the_next_watch_begins() {
         "{}",
         requests[2]
     );
+}
+
+#[test]
+fn metrics_say_what_fails_until_it_does_not() {
+    let mut bench = Bench::new();
+    let a = bench.pod(UIDS[0]);
+    bench.api.put(UIDS[0], &[SELECTED]);
+    bench.api.put(UIDS[1], &[SELECTED]);
+    bench.agent.set(None);
+    for _ in 0..3 {
+        bench.api.fail(Fault::Refuse(503));
+    }
+    bench.start(&["--metrics", "127.0.0.1:0"]);
+    let address = eventually("it says where", || {
+        let log = bench.log();
+        let (_, rest) = log.split_once("serving metrics on http://")?;
+        Some(rest.split_once("/metrics")?.0.to_owned())
+    });
+    let shows = |expected: &str| {
+        eventually(&format!("the page has `{expected}`"), || {
+            let mut stream = TcpStream::connect(&address).ok()?;
+            let request = "GET /metrics HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+            stream.write_all(request.as_bytes()).ok()?;
+            let mut page = String::new();
+            stream.read_to_string(&mut page).ok()?;
+            page.lines().any(|line| line == expected).then_some(())
+        });
+    };
+    shows("rlcc_pods_server_failing 1");
+    // The agent takes no cgroups by command.
+    shows("rlcc_pods_agent_failing 1");
+    bench.agent.set(Some(Vec::new()));
+    bench.serves(&[&a]);
+    shows("rlcc_pods_server_failing 0");
+    shows("rlcc_pods_server_failures_total 3");
+    shows("rlcc_pods_agent_failing 0");
+    shows("rlcc_pods_selected 2");
+    shows("rlcc_pods_without_cgroup 1");
 }
 
 #[test]

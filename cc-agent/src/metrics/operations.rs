@@ -12,6 +12,7 @@ use cc_core::status::{
 };
 
 use super::*;
+use crate::{follow, pods, ship};
 
 const RULES: &str = "examples/prometheus/rlcc.rules.yml";
 const DASHBOARD: &str = "examples/grafana/rlcc.json";
@@ -37,10 +38,17 @@ fn complete() -> cc_core::status::Snapshot {
     state
 }
 
-/// The pages of an agent and an observer, with all that can be on them.
+/// The pages of an agent, an observer and the processes beside the agent, with all that can be on
+/// them.
 fn pages() -> Vec<String> {
     let seen = observed::tests::observed(&[("/web", "rlcc")]);
-    vec![encode(Some(&complete())), observed::encode(seen)]
+    vec![
+        encode(Some(&complete())),
+        observed::encode(seen),
+        follow::page(),
+        ship::page(),
+        pods::page(),
+    ]
 }
 
 /// The names of all samples of all pages.
@@ -158,7 +166,9 @@ fn what_should_not_rise_says_what_follows_and_where_to_look() {
     let failures = counters_of_failures();
     assert!(failures.len() > 20, "{failures:?}");
     for (name, help) in failures {
-        let told = help.strip_suffix(&format!(" in {RUNBOOK}"));
+        let told = help
+            .trim_end_matches('.')
+            .strip_suffix(&format!(" in {RUNBOOK}"));
         let (meaning, entry) = told.and_then(|told| told.rsplit_once(' ')).expect(&name);
         assert!(meaning.len() > 50, "{name}: {help}");
         let is_heading = ["## ", "### "].iter().any(|level| {

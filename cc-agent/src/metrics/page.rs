@@ -13,7 +13,7 @@ use prometheus_client::{
 };
 
 /// What all names begin with.
-const PREFIX: &str = "rlcc";
+pub(super) const PREFIX: &str = "rlcc";
 
 /// The whole page of what `collector` adds to it.
 pub(super) fn encode(collector: impl Collector) -> String {

@@ -1,10 +1,12 @@
 //! The HTTP side of the metrics: connections, paths, and limits on both.
 
 use std::{
+    net::SocketAddr,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
 };
 
+use anyhow::Context;
 use cc_client::{StatusError, fetch};
 use cc_core::status::{Health, Snapshot};
 use cc_remote::http::{self, Limits, plain};
@@ -13,11 +15,13 @@ use hyper::{
     Method, Request, Response, StatusCode,
     body::{Bytes, Incoming},
 };
+use prometheus_client::{encoding::text, registry::Registry};
 use tokio::{
     net::TcpListener,
     sync::{mpsc, oneshot},
     task,
 };
+use tracing::info;
 
 use super::{
     exposition,
@@ -66,6 +70,42 @@ pub(crate) async fn serve_observed(listener: TcpListener, observer: mpsc::Sender
         }
     })
     .await;
+}
+
+/// Answers requests for the page of this process's own metrics on `address` from now on, in the
+/// background; on none where there is no address.
+///
+/// # Errors
+///
+/// Returns an error when the address is not a loopback one, unless it is `exposed` on purpose, and
+/// when it cannot be listened on.
+pub(crate) fn serve_own(
+    address: Option<SocketAddr>,
+    exposed: bool,
+    registry: Registry,
+) -> anyhow::Result<()> {
+    let Some(address) = address else {
+        return Ok(());
+    };
+    let listener = http::listen(address, exposed).context("--metrics, --expose-metrics")?;
+    let listener = TcpListener::from_std(listener)?;
+    info!(
+        "serving metrics on http://{}/metrics",
+        listener.local_addr()?
+    );
+    let registry = Arc::new(registry);
+    tokio::spawn(http::serve(listener, Limits::OF_A_PAGE, move |request| {
+        let registry = Arc::clone(&registry);
+        async move {
+            refusal(&request, &["/metrics"]).unwrap_or_else(|| {
+                let mut page = String::new();
+                // Writing to a string does not fail.
+                let _ = text::encode(&mut page, &registry);
+                http::open_metrics(page)
+            })
+        }
+    }));
+    Ok(())
 }
 
 /// What to answer to a request for something else than one of these pages.
@@ -123,7 +163,6 @@ fn health(state: Result<Snapshot, StatusError>, subject: &Subject) -> Response<F
 mod tests {
     use std::{
         io::{BufRead, BufReader, Write},
-        net::SocketAddr,
         os::unix::net::UnixListener,
         path::Path,
         thread,

@@ -32,7 +32,7 @@ use super::{
     objects::{List, Refusal, WatchLine},
     selector::Event,
 };
-use crate::said::Said;
+use crate::{metrics::Attempts, said::Said};
 
 /// Length of the longest list, bytes: a node has some hundred pods, each with up to 256 KiB of
 /// annotations.
@@ -127,16 +127,6 @@ struct Trouble {
     backoff: Backoff,
 }
 
-impl Trouble {
-    /// The server has answered as it should.
-    fn is_over(&mut self, server: &HttpsClient) {
-        self.backoff = Backoff::default();
-        if self.said.clear() {
-            info!("{} answers again", server.url());
-        }
-    }
-}
-
 /// The API server, asked for the pods of one node.
 #[derive(Debug)]
 pub(super) struct Api {
@@ -146,9 +136,20 @@ pub(super) struct Api {
     pub node: String,
     /// The file of the token that is sent; `None` where none is needed.
     pub token_file: Option<PathBuf>,
+    /// Counts lists and watches.
+    pub attempts: Attempts,
 }
 
 impl Api {
+    /// The server has answered as it should.
+    fn answers(&self, trouble: &mut Trouble) {
+        self.attempts.goes_well();
+        trouble.backoff = Backoff::default();
+        if trouble.said.clear() {
+            info!("{} answers again", self.client.url());
+        }
+    }
+
     /// Tells of the node's pods until nobody listens. What fails is tried again, ever more seldom.
     pub(super) async fn follow(self, events: mpsc::Sender<Event>) {
         let mut listing = Trouble::default();
@@ -163,7 +164,7 @@ impl Api {
             let (outcome, trouble) = match &mut version {
                 None => (
                     self.list(cached, &events).await.map(|listed| {
-                        listing.is_over(&self.client);
+                        self.answers(&mut listing);
                         version = Some(listed);
                     }),
                     &mut listing,
@@ -175,6 +176,10 @@ impl Api {
             };
             if events.is_closed() {
                 return;
+            }
+            // A watch that has slept for too long is no failure: it is begun anew.
+            if !matches!(outcome, Err(ApiError::Refused { code: 410, .. })) {
+                self.attempts.count(&outcome);
             }
             if outcome.is_ok() && was_list {
                 continue;
@@ -269,7 +274,7 @@ impl Api {
                     WatchLine::Bookmark(mark) => (None, mark.metadata.resource_version),
                     WatchLine::Error(refusal) => return Err(self.refused(refusal)),
                 };
-                trouble.is_over(&self.client);
+                self.answers(trouble);
                 if let Some(event) = event
                     && events.send(event).await.is_err()
                 {
