@@ -162,9 +162,22 @@ enum Subcommands {
     },
     /// Make a running agent end its canary and serve the incumbent policy to all flows.
     Withdraw(AgentOptions),
-    /// Make a running agent serve the policy again that it served before the present one, to all
-    /// flows. A second rollback undoes the first.
-    Rollback(AgentOptions),
+    /// Make a running agent serve the policy again that was served before the present one, to all
+    /// flows. Each further rollback goes back one more.
+    ///
+    /// What was rolled back from does not come back by itself: neither when the agent is started
+    /// with a configuration that names it, nor by `follow`. `reload` and `rollback --to` bring it
+    /// back.
+    Rollback {
+        /// The policy to serve: the beginning of its SHA-256, or its name, as `policies` lists
+        /// them.
+        #[arg(long, value_name = "SHA256")]
+        to: Option<String>,
+        #[command(flatten)]
+        agent: AgentOptions,
+    },
+    /// List the policies that a running agent and those before it have served, the latest first.
+    Policies(Running),
     /// Name cgroups whose sockets a running agent serves that was started with
     /// --cgroups-by-command, as it serves those of --cgroup.
     Cgroup {
@@ -343,7 +356,12 @@ impl Cli {
             Subcommands::Promote(agent) => send(&agent, status::Command::Promote),
             Subcommands::Conclude { wait, agent } => conclude(wait, &agent),
             Subcommands::Withdraw(agent) => send(&agent, status::Command::Withdraw),
-            Subcommands::Rollback(agent) => send(&agent, status::Command::Rollback),
+            Subcommands::Rollback { to: None, agent } => send(&agent, status::Command::Rollback),
+            Subcommands::Rollback {
+                to: Some(policy),
+                agent,
+            } => send(&agent, status::Command::RollbackTo { policy }),
+            Subcommands::Policies(running) => policies(&running),
             Subcommands::Cgroup { change } => change.carry_out(),
             Subcommands::Restore(agent) => restore(&agent),
             Subcommands::ChannelKey { file } => {
@@ -513,6 +531,18 @@ fn check(format: &Format) -> anyhow::Result<ExitCode> {
 
 fn show(running: &Running) -> anyhow::Result<ExitCode> {
     print(&running.format, &fetch(&running.agent.socket())?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn policies(running: &Running) -> anyhow::Result<ExitCode> {
+    let policies = fetch(&running.agent.socket())?.policies;
+    if running.format.json {
+        write(&serde_json::to_string_pretty(&policies)?)?;
+    } else {
+        for policy in policies.iter().rev() {
+            write(&policy.to_string())?;
+        }
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -131,10 +131,19 @@ impl PolicyLoader {
     /// Returns an error when the file cannot be read or is refused, when the interface does not fit
     /// the policy, and when the policy fails its try-out.
     pub fn load(&self, spec: &PolicySpec) -> Result<LoadedPolicy, DeployError> {
+        self.load_from(spec, spec)
+    }
+
+    /// Loads the policy that `spec` names from the file of `place`.
+    fn load_from(
+        &self,
+        spec: &PolicySpec,
+        place: &PolicySpec,
+    ) -> Result<LoadedPolicy, DeployError> {
         load_again(
             &Job {
                 policy: spec.clone(),
-                file: Arc::new(read(spec)?),
+                file: Arc::new(read(place)?),
                 interface: self.interface.clone(),
                 serving: self.serving,
                 seed: self.seed,
@@ -157,7 +166,22 @@ impl PolicyLoader {
         spec: &PolicySpec,
         running: &Interface,
     ) -> Result<LoadedPolicy, DeployError> {
-        let loaded = self.load(spec)?;
+        self.load_kept(spec, spec, running)
+    }
+
+    /// Loads the policy that `spec` names as [`Self::load_beside`] does, from the file of `place`,
+    /// where it was kept.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error as [`Self::load_beside`] does.
+    pub(crate) fn load_kept(
+        &self,
+        spec: &PolicySpec,
+        place: &PolicySpec,
+        running: &Interface,
+    ) -> Result<LoadedPolicy, DeployError> {
+        let loaded = self.load_from(spec, place)?;
         let found = &loaded.loaded.interface;
         let pacing = |interface: &Interface| {
             let gain = interface.pacing_gain;
@@ -193,6 +217,11 @@ impl LoadedPolicy {
     /// The interface that the policy was made for.
     pub fn interface(&self) -> &Interface {
         &self.loaded.interface
+    }
+
+    /// SHA-256 of the policy's file in hexadecimal digits; `None` for a policy that has none.
+    pub(crate) fn sha256(&self) -> Option<String> {
+        self.loaded.file.as_ref().map(|file| file.sha256.clone())
     }
 
     /// The policy as the agent's core refers to it. The header for its rows is made where the agent

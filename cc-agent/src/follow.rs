@@ -26,7 +26,7 @@ use cc_core::{
     durable::replace_durably,
     policy::{MAX_BYTES, PolicySpec},
     regular_file,
-    status::{Command, Snapshot},
+    status::{Command, Snapshot, Standing},
 };
 use clap::Args;
 use tokio::{
@@ -284,6 +284,16 @@ impl Host {
                     announcement.sequence
                 );
             }
+            if let Some((announcement, Stage::RolledBack)) = self.follower.current()
+                && before != Some(Stage::RolledBack)
+            {
+                warn!(
+                    "an operator has rolled back from the policy of announcement {}, which stays \
+                     out of service until `cc-agent reload` or `rollback --to` brings it back, or \
+                     another one is announced",
+                    announcement.sequence
+                );
+            }
             let Some(request) = request else {
                 return Ok(());
             };
@@ -384,6 +394,10 @@ fn seen(snapshot: &Snapshot) -> Agent<'_> {
         pid: snapshot.pid,
         uptime_s: snapshot.uptime_s,
         sha256: snapshot.policy_sha256.as_deref(),
+        rolled_back: (snapshot.policies.iter())
+            .filter(|known| known.standing == Standing::RolledBack)
+            .filter_map(|known| known.sha256.as_deref())
+            .collect(),
         canary: snapshot.canary.as_ref().map(|canary| Canary {
             candidate: &canary.candidate,
             finding: canary.finding,

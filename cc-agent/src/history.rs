@@ -117,12 +117,9 @@ impl History {
 
     /// Adds an incident that happens now.
     pub(crate) fn add(&mut self, trouble: bool, text: &str) {
-        let mut at = String::new();
-        // Writing to a string does not fail.
-        let _ = SystemTime.format_time(&mut Writer::new(&mut at));
         let text = text.replace('\n', " ");
         self.incidents.push_back(Incident {
-            at,
+            at: now_utc(),
             trouble,
             text: text.chars().take(LONGEST).collect(),
         });
@@ -138,6 +135,14 @@ impl History {
     pub(crate) fn incidents(&self) -> Vec<Incident> {
         self.incidents.iter().cloned().collect()
     }
+}
+
+/// The time in UTC, as lines of the log have it.
+pub(crate) fn now_utc() -> String {
+    let mut now = String::new();
+    // Writing to a string does not fail.
+    let _ = SystemTime.format_time(&mut Writer::new(&mut now));
+    now
 }
 
 impl Drop for History {

@@ -49,6 +49,7 @@ pub mod follow;
 mod history;
 mod inference;
 pub mod kernel;
+mod ledger;
 pub mod logging;
 pub mod metrics;
 pub mod network;

@@ -53,6 +53,7 @@ use crate::{
         privileges::{self, Capabilities},
         sysctl::{self, DefaultCongestionControl},
     },
+    ledger::Ledger,
     notify::Notifier,
     promoted::Memory,
     recording_setup::RecordingSettings,
@@ -109,6 +110,7 @@ pub async fn serve(mut settings: Settings) -> Result<(), anyhow::Error> {
         true => Predecessor::find(&socket)?,
         false => None,
     };
+    let instead = settings.serve_what_was_gone_back_to(&Ledger::of(&name, &socket));
     let mut cgroups = Vec::new();
     if predecessor.is_some() && settings.datapath.cgroups_by_command {
         // It takes no commands about cgroups any more.
@@ -152,11 +154,13 @@ pub async fn serve(mut settings: Settings) -> Result<(), anyhow::Error> {
         warn!("the agent keeps its capabilities: {error}");
     }
     let memory = Memory::of(&name, &socket);
-    let differs = memory.differs(&settings.policy.name);
+    let differs = instead.or_else(|| memory.differs(&settings.policy.name));
     let first_candidate = settings
         .canary
         .as_ref()
         .map(|canary| canary.candidate.name.clone());
+    // A predecessor's commands are in it that came in the meantime.
+    let ledger = Ledger::of(&name, &socket);
     let (commands, requests) = mpsc::channel(COMMANDS);
     // From here until it is confirmed that this agent serves, flows are without decisions.
     if let Some(predecessor) = &mut predecessor {
@@ -215,6 +219,7 @@ pub async fn serve(mut settings: Settings) -> Result<(), anyhow::Error> {
     service.differs = differs;
     service.history = History::of(&name);
     service.history.begin(&registered);
+    service.begin_ledger(ledger);
     let mut event_loop = EventLoop::new(service, requests, reload, log)?;
     event_loop.memory = Some(memory);
     event_loop.candidate = first_candidate;
@@ -294,6 +299,8 @@ struct EventLoop<D: DatapathIo> {
     snapshots: watch::Sender<Arc<Snapshot>>,
     /// SHA-256 of the candidate's file.
     candidate: Option<String>,
+    /// Whether the policy of a rollback is being loaded.
+    rolling_back: bool,
     /// Where commands that changed the policy are remembered; `None` in tests.
     memory: Option<Memory>,
     /// Clients that follow a flow from now on; `None` where that is not offered.
@@ -328,6 +335,7 @@ impl<D: DatapathIo> EventLoop<D> {
             repairs: LoadQueue::start("policy repair")
                 .context("starting the loader of policies")?,
             candidate: None,
+            rolling_back: false,
             memory: None,
             followers: None,
             succession: None,
@@ -520,20 +528,8 @@ impl<D: DatapathIo> EventLoop<D> {
                 outcome
             }
             Command::Withdraw => self.service.withdraw("by command"),
-            Command::Rollback => {
-                let Some(job) = self.service.former() else {
-                    let reason = "there is no former policy: none was replaced since the agent's \
-                                  start, or the one that was had failed; `cc-agent reload FILE` \
-                                  serves any";
-                    return self.announce(Err(reason.into()), by.reply);
-                };
-                let caged = self.service.caged();
-                let work = move || load_again(&job, caged);
-                if let Err((by, reason)) = self.loads.push(Purpose::Replace, by, work) {
-                    self.announce(Err(reason), by.reply);
-                }
-                return;
-            }
+            Command::Rollback => return self.roll_back(None, by),
+            Command::RollbackTo { policy } => return self.roll_back(Some(&policy), by),
             Command::AddCgroup { directory } => {
                 let outcome = self.may_change_cgroups(&directory);
                 let outcome = outcome.and_then(|()| self.service.add_cgroup(&directory));
@@ -628,10 +624,42 @@ impl<D: DatapathIo> EventLoop<D> {
         }
     }
 
+    /// Has a policy loaded that was served before: the last one, or the one that `to` names.
+    fn roll_back(&mut self, to: Option<&str>, by: Requester) {
+        let target = match self.rolling_back {
+            // What is the last one depends on it.
+            true => Err("another rollback is under way: ask again in a moment".to_owned()),
+            false => self.service.ledger.target(to),
+        };
+        let target = match target {
+            Ok(target) => target,
+            Err(reason) => return self.announce(Err(reason), by.reply),
+        };
+        let (loader, running) = self.service.loader();
+        let place = self.service.ledger.place();
+        let former = self.service.former(target.id());
+        let work = move || match former {
+            // As it was loaded, also where its file could not be kept.
+            Some(job) => load_again(&job, loader.caged),
+            None => place.load(&target, &loader, &running),
+        };
+        match self.loads.push(Purpose::RollBack, by, work) {
+            Ok(()) => self.rolling_back = true,
+            Err((by, reason)) => self.announce(Err(reason), by.reply),
+        }
+    }
+
     /// Loads a policy on another thread: a large one takes longer than a flow can wait.
     fn load(&mut self, spec: PolicySpec, purpose: Purpose, by: Requester) {
         let (loader, running) = self.service.loader();
-        let work = move || loader.load_beside(&spec, &running);
+        let place = self.service.ledger.place();
+        let (job, sha256) = self.service.incumbent_file();
+        let work = move || {
+            let loaded = loader.load_beside(&spec, &running)?;
+            place.keep(&job, sha256.as_deref());
+            place.keep(&loaded.job, loaded.sha256().as_deref());
+            Ok(loaded)
+        };
         if let Err((by, reason)) = self.loads.push(purpose, by, work) {
             self.announce(Err(reason), by.reply);
         }
@@ -658,6 +686,9 @@ impl<D: DatapathIo> EventLoop<D> {
             purpose,
             by,
         } = load;
+        if purpose == Purpose::RollBack {
+            self.rolling_back = false;
+        }
         let outcome = match (outcome, purpose) {
             // Another policy has been loaded meanwhile.
             (_, Purpose::Restart | Purpose::Reinstate) if self.service.decides() => return,
@@ -682,6 +713,14 @@ impl<D: DatapathIo> EventLoop<D> {
                 }
                 outcome
             }
+            (Ok(loaded), Purpose::RollBack) => {
+                let sha256 = loaded.name.clone();
+                let outcome = self.service.roll_back(loaded, &by.text);
+                if outcome.is_ok() {
+                    self.note_for_the_next_start(&sha256, &by.text);
+                }
+                outcome
+            }
             (Ok(loaded), Purpose::Canary { percent, by: way }) => {
                 let sha256 = loaded.name.clone();
                 let outcome = self.service.start_canary(loaded, percent, way);
@@ -695,8 +734,14 @@ impl<D: DatapathIo> EventLoop<D> {
         self.announce(outcome, by.reply);
     }
 
-    /// Remembers that the incumbent was put into service by a command, for the next start.
+    /// Remembers that the incumbent was put into service by a command.
     fn remember(&mut self, sha256: &str, by: &str) {
+        self.service.note_in_service(by);
+        self.note_for_the_next_start(sha256, by);
+    }
+
+    /// Remembers that the incumbent is what the next start is expected to serve.
+    fn note_for_the_next_start(&mut self, sha256: &str, by: &str) {
         self.service.differs = None;
         if let Some(memory) = &self.memory {
             memory.remember(&self.service.incumbent().to_string(), sha256, by);

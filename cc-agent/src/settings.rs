@@ -8,10 +8,12 @@ use std::{
 
 use cc_ebpf::{AckFilter, Startup};
 use nix::unistd::Group;
+use tracing::warn;
 
 use crate::{
     deploy::{CanarySettings, LoadedPolicy, PolicyLoader},
     kernel::{self, privileges::Capabilities},
+    ledger::Ledger,
     options::{AddressesOption, DEFAULT_NAME, RecordingOptions, RunOptions},
     recording_setup::RecordingSettings,
     remote::RemoteSettings,
@@ -90,6 +92,35 @@ impl Settings {
             keep = keep.with(Capabilities::CAGE);
         }
         keep
+    }
+
+    /// Takes what somebody has gone back to in the place of a policy that was rolled back from.
+    /// Returns what is said of that; `None` where the policy is served that the options name.
+    pub(crate) fn serve_what_was_gone_back_to(&mut self, ledger: &Ledger) -> Option<String> {
+        let instead = ledger.instead_of(&self.policy.name);
+        // Where a server decides, the policy only stands in for it.
+        let instead = instead.filter(|_| self.remote.is_none())?;
+        let named = &self.policy.text;
+        let loaded = (ledger.place()).load(&instead, &self.loader, self.policy.interface());
+        match loaded {
+            Ok(loaded) => {
+                let said = format!(
+                    "the configuration names {named}, which was rolled back from: {} is served \
+                     instead; change the configuration, or put it into service again with \
+                     `cc-agent reload` or `rollback --to`",
+                    loaded.text
+                );
+                self.policy = loaded;
+                Some(said)
+            }
+            Err(error) => {
+                warn!(
+                    "{named} was rolled back from, but what was served before cannot be loaded: \
+                     {error}"
+                );
+                None
+            }
+        }
     }
 }
 

@@ -20,7 +20,7 @@ use cc_client::{command, fetch};
 use cc_core::{
     interface::Interface,
     policy::{PolicyKind, PolicyMeta, export::ActorCritic, heuristic_file},
-    status::{FlowView, Snapshot, TracedWindow},
+    status::{FlowView, Snapshot, Standing, TracedWindow},
 };
 use cc_ebpf::{Counter, Mode};
 use cc_lab::{
@@ -831,7 +831,14 @@ fn what_was_reloaded_is_remembered() {
     let rollback = || command(agent.socket(), cc_core::status::Command::Rollback);
     let done = rollback().expect("there was a policy before");
     assert_eq!(done, "policy fixed:20 decides from now on");
-    let done = rollback().expect("the other one was before");
+    let refused = rollback()
+        .expect_err("there was none before that")
+        .to_string();
+    assert!(refused.contains("no former policy"), "{refused}");
+    let forwards = cc_core::status::Command::RollbackTo {
+        policy: policy.clone(),
+    };
+    let done = command(agent.socket(), forwards).expect("it was served");
     assert!(done.contains(&policy), "{done}");
     let history = PathBuf::from(&state).join(format!("{}.history", bench.name));
     eventually("all of it is written", || {
@@ -845,22 +852,48 @@ fn what_was_reloaded_is_remembered() {
     let texts: Vec<&str> = history.iter().map(|incident| &*incident.text).collect();
     assert_eq!(
         texts.len(),
-        6,
-        "two starts, three policies, a kill: {texts:?}"
+        7,
+        "two starts, three policies, a refusal, a kill: {texts:?}"
     );
     assert!(texts[0].starts_with("registered "), "{texts:?}");
-    assert_eq!(texts[4], "the former agent was killed, or failed");
-    let refused = command(agent.socket(), cc_core::status::Command::Rollback);
-    let refused = refused.expect_err("the former policy is another agent's");
-    assert!(
-        refused.to_string().contains("no former policy"),
-        "{refused}"
-    );
+    assert_eq!(texts[5], "the former agent was killed, or failed");
     let differs = agent.status().differs.expect("it serves another one");
     assert!(differs.contains(&policy), "{differs}");
     assert!(differs.contains("by uid 0, process "), "{differs}");
+    // What the agent before has served, from what it has kept.
+    fs::remove_file(&policy).expect("it is there");
+    let done = command(agent.socket(), cc_core::status::Command::Rollback);
+    let done = done.expect("another agent has served it");
+    assert!(done.contains(&policy), "{done}");
+    assert_eq!(agent.status().differs, None);
+    agent.end(Signal::SIGKILL);
+
+    // What was rolled back from does not come back, although the configuration names it.
+    let mut agent = start("fixed:20");
+    let status = agent.status();
+    assert!(status.policy.starts_with(&policy), "{status}");
+    let differs = status.differs.expect("it is not what was named");
+    let named = "the configuration names fixed:20, which was rolled back from";
+    assert!(differs.starts_with(named), "{differs}");
+    let listed = finish(
+        Command::new(BINARY)
+            .arg("policies")
+            .arg("--socket")
+            .arg(agent.socket()),
+    );
+    let lines: Vec<&str> = listed.1.lines().collect();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(
+        lines[0].starts_with("in service ") && lines[0].contains(&policy),
+        "{lines:?}"
+    );
+    assert!(
+        lines[1].starts_with("rolled back  -             fixed:20"),
+        "{lines:?}"
+    );
     let (_, log) = agent.end(Signal::SIGTERM);
     assert!(log.contains(&differs), "{log}");
+    files.with("heuristic.onnx", &heuristic_file());
     let agent = start(&policy);
     let status = agent.status();
     assert_eq!(status.differs, None, "it serves that one");
@@ -1427,10 +1460,11 @@ fn a_channel_is_followed_and_only_what_its_key_has_signed() {
     command(agent.socket(), cc_core::status::Command::Rollback).expect("there is one");
     wait_for_decision(&agent, &flow, 30);
     let (followed, said) = it.follow();
-    assert!(followed && !said.contains("reload"), "{said}");
+    let stays_out = "is not in service: an operator has rolled it back";
+    assert!(!followed && said.contains(stays_out), "{said}");
     assert_eq!(flow.info().snd_cwnd, 30, "the operator's decision stays");
 
-    // Another run of the agent gets the announced policy again, and then a canary.
+    // Neither does another run of the agent get it, until the operator has it served again.
     agent.end(Signal::SIGTERM);
     let agent = bench.agent(&["--policy", "fixed:20", "--canary-block", "1"]);
     let it = Channel {
@@ -1439,8 +1473,16 @@ fn a_channel_is_followed_and_only_what_its_key_has_signed() {
         key,
     };
     let (followed, said) = it.follow();
-    assert!(followed, "{said}");
+    assert!(!followed && said.contains(stays_out), "{said}");
     let flow = bench.connect().sending();
+    wait_for_decision(&agent, &flow, 20);
+    let rolled_back = agent.status().policies.into_iter();
+    let mut rolled_back = rolled_back.filter(|it| it.standing == Standing::RolledBack);
+    let of_40 = rolled_back.next().expect("one was").sha256.expect("a file");
+    let (done, said) = run_against(&agent, &["rollback", "--to", &of_40[..10]]);
+    assert!(done && said.contains("always-40"), "{said}");
+    let (followed, said) = it.follow();
+    assert!(followed, "{said}");
     wait_for_decision(&agent, &flow, 40);
     let (published, said) = it.publish(&of_50, &["--canary", "10"]);
     assert!(

@@ -47,6 +47,9 @@ pub enum Stage {
     Withdrawn,
     /// The agent refused the policy, for this reason. Another run of it is asked again.
     Refused(String),
+    /// An operator has rolled back from the policy on this host. It stays out of service until an
+    /// operator brings it back, or another one is announced.
+    RolledBack,
 }
 
 /// How far it has come, after "it is not in service: ".
@@ -58,6 +61,7 @@ impl fmt::Display for Stage {
             Self::Serving => f.write_str("an operator has changed it since"),
             Self::Withdrawn => f.write_str("its canary ended without it"),
             Self::Refused(reason) => write!(f, "the agent refuses it: {reason}"),
+            Self::RolledBack => f.write_str("an operator has rolled it back"),
         }
     }
 }
@@ -71,6 +75,8 @@ pub struct Agent<'a> {
     pub uptime_s: f64,
     /// SHA-256 of the policy in service, in hexadecimal digits; `None` for a policy without a file.
     pub sha256: Option<&'a str>,
+    /// SHA-256 of the policies that an operator has rolled back from.
+    pub rolled_back: Vec<&'a str>,
     /// The canary that runs; `None` when none does.
     pub canary: Option<Canary<'a>>,
 }
@@ -170,6 +176,14 @@ impl Follower {
         let announcement = &accepted.announcement;
         let serves_it = agent.sha256 == Some(announcement.sha256.as_str());
         let tries = |canary: &Canary<'_>| canary.candidate.contains(&announcement.sha256);
+        if serves_it && accepted.stage == Stage::RolledBack {
+            accepted.stage = Stage::Serving;
+        }
+        let is_rolled_back = agent.rolled_back.contains(&announcement.sha256.as_str());
+        if is_rolled_back && !serves_it && !agent.canary.as_ref().is_some_and(tries) {
+            accepted.stage = Stage::RolledBack;
+            return None;
+        }
         if !same_run {
             // It has begun with the policy of its configuration.
             accepted.stage = match accepted.stage {
@@ -181,7 +195,7 @@ impl Follower {
                     self.run = None;
                     return None;
                 }
-                Stage::Announced | Stage::Withdrawn => accepted.stage.clone(),
+                Stage::Announced | Stage::Withdrawn | Stage::RolledBack => accepted.stage.clone(),
             };
         }
         match (&accepted.stage, &agent.canary) {
@@ -278,6 +292,7 @@ mod tests {
         pid: u32,
         uptime_s: f64,
         sha256: Option<String>,
+        rolled_back: Vec<String>,
         canary: Option<(String, Finding)>,
         asked: Vec<Request>,
     }
@@ -288,6 +303,7 @@ mod tests {
                 pid: 1,
                 uptime_s: 0.0,
                 sha256: None,
+                rolled_back: Vec::new(),
                 canary: None,
                 asked: Vec::new(),
             }
@@ -296,6 +312,7 @@ mod tests {
         fn restart(&mut self) {
             *self = Self {
                 pid: self.pid + 1,
+                rolled_back: std::mem::take(&mut self.rolled_back),
                 asked: std::mem::take(&mut self.asked),
                 ..Self::new()
             };
@@ -312,6 +329,7 @@ mod tests {
                 pid: self.pid,
                 uptime_s: self.uptime_s,
                 sha256: self.sha256.as_deref(),
+                rolled_back: self.rolled_back.iter().map(String::as_str).collect(),
                 canary,
             })?;
             let sha256 = follower.current().expect("it asks").0.sha256.clone();
@@ -360,6 +378,33 @@ mod tests {
             "of this run only"
         );
         assert_eq!(host.step(&mut follower), None);
+    }
+
+    #[test]
+    fn what_an_operator_has_rolled_back_stays_out_whatever_is_started_again() {
+        let (mut host, mut follower) = (Host::new(), Follower::default());
+        follower.hear(signed(1, b"a", None));
+        assert_eq!(host.step(&mut follower), Some(Request::Serve));
+        let announced = host.sha256.replace("the one before".into());
+        host.rolled_back.extend(announced.clone());
+        assert_eq!(host.step(&mut follower), None);
+        assert_eq!(stage(&follower), &Stage::RolledBack);
+        host.restart();
+        assert_eq!(host.step(&mut follower), None, "another run of the agent");
+        // A new announcement of the same file, and of a canary of it.
+        follower.hear(signed(2, b"a", None));
+        assert_eq!(host.step(&mut follower), None);
+        follower.hear(signed(3, b"a", terms()));
+        assert_eq!(host.step(&mut follower), None);
+        assert_eq!(stage(&follower), &Stage::RolledBack);
+        // The operator brings it back.
+        (host.sha256, host.rolled_back) = (announced, Vec::new());
+        assert_eq!(host.step(&mut follower), None);
+        assert_eq!(stage(&follower), &Stage::Serving);
+        // Another policy is another matter.
+        host.rolled_back = host.sha256.clone().into_iter().collect();
+        follower.hear(signed(4, b"b", None));
+        assert_eq!(host.step(&mut follower), Some(Request::Serve));
     }
 
     #[test]
@@ -434,6 +479,7 @@ mod tests {
             pid: 1,
             uptime_s: 1.0,
             sha256: None,
+            rolled_back: Vec::new(),
             canary: None,
         };
         let request = follower.look(&agent).expect("it is to be served");

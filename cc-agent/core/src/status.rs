@@ -7,6 +7,7 @@ mod counters;
 mod distribution;
 mod flow;
 mod health;
+mod policies;
 mod protocol;
 #[doc(hidden)]
 pub mod samples;
@@ -17,6 +18,7 @@ pub use counters::{AgentCounts, Count, RemoteCounts};
 pub use distribution::{DELAY_MS, Distribution, Distributions, RTT_MS, WindowDistributions};
 pub use flow::FlowView;
 pub use health::Health;
+pub use policies::{KnownPolicy, Standing};
 pub use protocol::{Command, Outcome, Reply, Request, TakeoverReply, TakeoverStep, default_socket};
 pub use text::{clock, digits};
 pub use trace::{TracedDecision, TracedWindow};
@@ -103,6 +105,10 @@ pub struct Snapshot {
     /// where it has a state directory; empty from an older agent.
     #[serde(default)]
     pub incidents: Vec<Incident>,
+    /// The policies that are known to have been served, in the order in which they were last put
+    /// into service; empty from an older agent.
+    #[serde(default)]
+    pub policies: Vec<KnownPolicy>,
     /// Which sockets the agent serves, in words; `None` from an older agent.
     #[serde(default)]
     pub served: Option<String>,

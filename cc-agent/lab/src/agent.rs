@@ -319,5 +319,10 @@ impl Drop for Agent {
                 .with_file_name(&self.name)
                 .with_extension("policy"),
         );
+        let ledger = self
+            .socket
+            .with_file_name(format!("{}.policies", self.name));
+        let _ = std::fs::remove_file(&ledger);
+        let _ = std::fs::remove_dir_all(ledger.with_extension("policies.d"));
     }
 }

@@ -38,6 +38,8 @@ pub(super) struct Requester {
 pub(super) enum Purpose {
     /// To be the incumbent of all flows.
     Replace,
+    /// To be the incumbent of all flows again, which it was before.
+    RollBack,
     /// To be the candidate of a canary.
     Canary {
         /// Share of the flows, paths or hosts, percent.

@@ -20,6 +20,7 @@ use crate::{
     history::History,
     inference::{Answer, Failure, Inference, ReadyPolicy},
     kernel::{self, clock, privileges::Capabilities},
+    ledger::{self, Ledger},
     recording_setup::{Recording, RecordingSession},
     remote::Remote,
     settings::Settings,
@@ -88,6 +89,8 @@ pub(super) struct Service<D: DatapathIo> {
     pub(super) differs: Option<String>,
     /// What has happened so far.
     pub(super) history: History,
+    /// The policies that were served so far.
+    pub(super) ledger: Ledger,
     /// The host's default congestion control when it was last looked at; `None` without
     /// `--default`.
     pub(super) default: Option<String>,
@@ -226,6 +229,7 @@ impl<D: DatapathIo> Service<D> {
             served: settings.served,
             differs: None,
             history: History::default(),
+            ledger: Ledger::default(),
             default: None,
         };
         service
@@ -527,6 +531,7 @@ impl<D: DatapathIo> Service<D> {
         let policies = &mut self.policies;
         policies.replacements += 1;
         policies.failure = Some(reason.to_owned());
+        self.ledger.fail(&policies.incumbent.name);
         let failed = format!("policy {} has failed: {reason}", policies.incumbent.text);
         let Some(former) = policies.former.take() else {
             let news = format!(
@@ -563,6 +568,7 @@ impl<D: DatapathIo> Service<D> {
             self.give_back(candidate);
             self.policies.incumbent = Origin::of(&loaded);
             self.policies.restarted = None;
+            self.note_in_service("the failure of the policy that was in service");
             format!("the former policy {text} decides again")
         };
         self.install(Arm::Incumbent, loaded).map(|()| news)
@@ -617,18 +623,52 @@ impl<D: DatapathIo> Service<D> {
         &self.policies.incumbent.text
     }
 
-    /// What the incumbent before this one can be made of again; `None` where there was none, or it
-    /// had failed.
-    pub(super) fn former(&self) -> Option<Job> {
-        self.policies
-            .former
-            .as_ref()
+    /// What the incumbent before this one can be made of again, if that is the policy of this id.
+    pub(super) fn former(&self, id: &str) -> Option<Job> {
+        let former = self.policies.former.as_ref();
+        former
+            .filter(|former| former.name == id)
             .map(|former| former.job.clone())
     }
 
-    /// Whether policies run in processes of their own.
-    pub(super) fn caged(&self) -> bool {
-        self.policies.loader.caged
+    /// Enters into the ledger that the incumbent is in service, because of `by`.
+    pub(super) fn note_in_service(&mut self, by: &str) {
+        let incumbent = &self.policies.incumbent;
+        let policy = ledger::in_service(&incumbent.job.policy, incumbent.sha256(), by);
+        self.ledger.serve(policy);
+    }
+
+    /// Enters the policies of the agent's start into a ledger, which is the service's from now on.
+    pub(super) fn begin_ledger(&mut self, ledger: Ledger) {
+        self.ledger = ledger;
+        let incumbent = &self.policies.incumbent;
+        let policy = ledger::in_service(
+            &incumbent.job.policy,
+            incumbent.sha256(),
+            "the agent's start",
+        );
+        self.ledger.begin(policy, &incumbent.job);
+        if let Some(candidate) = &self.policies.candidate {
+            let sha256 = candidate.sha256();
+            self.ledger.place().keep(&candidate.job, sha256.as_deref());
+        }
+    }
+
+    /// What the incumbent can be made of again, with the SHA-256 of its file; `None` where it has
+    /// none.
+    pub(super) fn incumbent_file(&self) -> (Job, Option<String>) {
+        let incumbent = &self.policies.incumbent;
+        (incumbent.job.clone(), incumbent.sha256())
+    }
+
+    /// Makes a policy the incumbent of all flows that was it before: what was put into service
+    /// after it was rolled back from, and does not take over when this one fails.
+    pub(super) fn roll_back(&mut self, loaded: LoadedPolicy, by: &str) -> Outcome {
+        let id = loaded.name.clone();
+        let outcome = self.replace(loaded)?;
+        self.policies.former = None;
+        self.ledger.roll_back_to(&id, by);
+        Ok(outcome)
     }
 
     /// Makes a policy the incumbent of all flows. Refused while a canary is running.
@@ -651,8 +691,9 @@ impl<D: DatapathIo> Service<D> {
     /// Notes the new incumbent, and the former one if it `worked` until now.
     fn succeed(&mut self, origin: Origin, worked: bool) {
         let former = std::mem::replace(&mut self.policies.incumbent, origin);
-        if worked {
-            self.policies.former = Some(former);
+        match worked {
+            true => self.policies.former = Some(former),
+            false => self.ledger.fail(&former.name),
         }
         self.policies.restarted = None;
     }
@@ -806,6 +847,7 @@ impl<D: DatapathIo> Service<D> {
             canary: self.canary(),
             news: self.policies.last_outcome.clone(),
             incidents: self.history.incidents(),
+            policies: self.ledger.known(),
             served: Some(self.served.clone()),
             cgroups: self.datapath.added_cgroups(),
             capabilities: Some(self.capabilities.clone()),

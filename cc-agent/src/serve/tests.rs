@@ -9,7 +9,7 @@ use cc_core::{
     canary::{Arm, CanaryBy},
     interface::Interface,
     policy::{Choice, PolicyKind, PolicyMeta, Query, export::ActorCritic, heuristic_file},
-    status::AgentCounts,
+    status::{AgentCounts, Standing},
 };
 use tempfile::TempDir;
 use tokio::task::{self, JoinHandle, LocalSet};
@@ -70,7 +70,9 @@ impl Fixture {
         let mut event_loop =
             EventLoop::new(service, requests, None, false).expect("the counters are read");
         let directory = TempDir::new().expect("a directory for the test");
-        event_loop.memory = Some(Memory::of("rlcc", &directory.path().join("rlcc.sock")));
+        let socket = directory.path().join("rlcc.sock");
+        event_loop.memory = Some(Memory::of("rlcc", &socket));
+        event_loop.service.begin_ledger(Ledger::of("rlcc", &socket));
         let snapshots = event_loop.snapshots.subscribe();
         let mut shutdown = Shutdown::on_request();
         let stop = shutdown.stopper();
@@ -582,6 +584,56 @@ fn what_a_command_put_into_service_is_remembered() {
         let text = memory().differs("another").expect("it is remembered");
         assert!(text.contains("heuristic.onnx"), "{text}");
         assert!(text.contains("by uid 7, process 77"), "{text}");
+        agent.end().await.expect("ends well");
+    });
+}
+
+#[test]
+fn each_rollback_goes_back_one_policy_further() {
+    use Standing::{Former, InService, RolledBack};
+    on_paused_time(async {
+        let agent = Fixture::start("", fixed(10));
+        let first = agent.file();
+        let second = agent.directory.path().join("second.onnx");
+        fs::write(&second, large_file()).expect("writes");
+        for file in [&first, &second] {
+            let file = file.clone();
+            let reload = Command::Reload { file };
+            agent.command(reload).await.expect("it is loaded");
+        }
+        // What is gone back to is not read from its place any more.
+        for file in [&first, &second] {
+            fs::remove_file(file).expect("it is there");
+        }
+        let names = [
+            "fixed:10".to_owned(),
+            first.display().to_string(),
+            second.display().to_string(),
+        ];
+        // What the status tells, and in which order.
+        let told = |expected: [(usize, Standing); 3]| {
+            let policies = agent.status().policies.clone().into_iter();
+            let told: Vec<_> = policies.map(|it| (it.policy, it.standing)).collect();
+            let expected = expected.map(|(name, standing)| (names[name].clone(), standing));
+            assert_eq!(told, expected);
+        };
+        told([(0, Former), (1, Former), (2, InService)]);
+        for (name, first, second) in [(1, Former, InService), (0, InService, RolledBack)] {
+            let done = agent.command(Command::Rollback).await.expect("one before");
+            assert!(done.contains(&names[name]), "{done}");
+            told([(0, first), (1, second), (2, RolledBack)]);
+            // The next start is to know of it.
+            let ledger = Ledger::of("rlcc", &agent.directory.path().join("rlcc.sock"));
+            assert_eq!(ledger.known(), agent.status().policies);
+        }
+        let refused = agent.command(Command::Rollback).await.expect_err("none");
+        assert!(refused.contains("no former policy"), "{refused}");
+        // And forwards again, to one that was rolled back from.
+        let sha256 = agent.status().policies[2].id()[..8].to_owned();
+        let forwards = Command::RollbackTo { policy: sha256 };
+        let done = agent.command(forwards).await.expect("it is known");
+        assert!(done.contains(&names[2]), "{done}");
+        told([(0, Former), (1, RolledBack), (2, InService)]);
         agent.end().await.expect("ends well");
     });
 }

@@ -41,8 +41,14 @@ pub enum Command {
     Promote,
     /// End the canary: the incumbent takes the candidate's flows over.
     Withdraw,
-    /// Serve the policy that was the incumbent before the present one.
+    /// Serve the policy that was put into service before the present one, each time one further
+    /// back.
     Rollback,
+    /// Serve a policy again that was served before.
+    RollbackTo {
+        /// The beginning of the SHA-256 of its file in hexadecimal digits, or its name.
+        policy: String,
+    },
     /// Serve the sockets of this cgroup v2 directory, and of those below it, from now on.
     AddCgroup {
         /// Absolute path of the directory, as the agent sees it.
@@ -67,6 +73,7 @@ impl fmt::Display for Command {
             Self::Promote => f.write_str("promote"),
             Self::Withdraw => f.write_str("withdraw"),
             Self::Rollback => f.write_str("rollback"),
+            Self::RollbackTo { policy } => write!(f, "rollback --to {policy}"),
             Self::AddCgroup { directory } => write!(f, "cgroup add {}", directory.display()),
             Self::RemoveCgroup { directory } => {
                 write!(f, "cgroup remove {}", directory.display())
@@ -154,6 +161,14 @@ mod tests {
             serde_json::from_str::<Command>(&json).expect("parses"),
             command
         );
+    }
+
+    #[test]
+    fn a_rollback_may_name_a_policy() {
+        let parse = |json| serde_json::from_str::<Command>(json).expect("parses");
+        assert_eq!(parse(r#""rollback""#).to_string(), "rollback");
+        let named = parse(r#"{"rollback-to": {"policy": "0ab"}}"#);
+        assert_eq!(named.to_string(), "rollback --to 0ab");
     }
 
     #[test]

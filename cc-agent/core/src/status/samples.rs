@@ -37,6 +37,7 @@ pub fn idle() -> Snapshot {
         canary: None,
         news: None,
         incidents: Vec::new(),
+        policies: Vec::new(),
         served: None,
         cgroups: None,
         capabilities: None,
