@@ -32,7 +32,7 @@ use crate::{
     view::{self, Filter, Sort, ViewState},
 };
 use cc_channel::SigningKey;
-use cc_client::{StatusError, fetch, fetch_within};
+use cc_client::{StatusError, fetch, fetch_flows, fetch_within};
 use cc_core::{
     canary::{CanaryBy, Finding},
     policy::{PolicyFile, PolicySpec},
@@ -80,7 +80,8 @@ enum Subcommands {
         #[arg(long, value_name = "ORDER", default_value = "rate")]
         sort: Sort,
         /// Show only the flows for which all these words hold: a mode (`fallback`), an address or
-        /// network of either end, `cgroup=PATH`, or a part of the ends (`:443`).
+        /// network of either end, `cgroup=PATH`, `netns=INODE`, `sk:COOKIE`, or a part of the ends
+        /// (`:443`).
         #[arg(
             long,
             value_name = "WORDS",
@@ -332,7 +333,16 @@ impl Cli {
                 running,
             } if !running.format.json => top(ViewState::new(sort, filter), &running.agent),
             // What programs can read is the status.
-            Subcommands::Top { running, .. } => show(&running),
+            Subcommands::Top {
+                sort,
+                filter,
+                running,
+            } => {
+                let socket = running.agent.socket();
+                let flows = fetch_flows(&socket, sort.name(), &filter.canonical(), VIEW_PATIENCE)?;
+                print(&running.format, &flows)?;
+                Ok(ExitCode::SUCCESS)
+            }
             Subcommands::Trace { flow, running } => trace(&flow, &running),
             Subcommands::Health { over, running } => health(over, &running),
             Subcommands::Metrics { options, agent } => {
@@ -579,9 +589,11 @@ fn top(state: ViewState, agent: &AgentOptions) -> anyhow::Result<ExitCode> {
     let mut last = Arc::new(fetch(&socket)?);
     let mut answered = Instant::now();
     let mut failure = None;
-    let source = || match fetch_within(&socket, VIEW_ANSWER) {
+    let source = |sort: Sort, filter: &Filter| match fetch_within(&socket, VIEW_ANSWER) {
         Ok(snapshot) => {
-            (last, answered) = (Arc::new(snapshot), Instant::now());
+            let snapshot = Arc::new(snapshot);
+            let snapshot = view::with_all_flows(&socket, snapshot, sort, filter, VIEW_ANSWER);
+            (last, answered) = (snapshot, Instant::now());
             Some(Arc::clone(&last))
         }
         // A busy host's agent is late at times: what it has said last is shown meanwhile.
@@ -604,7 +616,19 @@ fn top(state: ViewState, agent: &AgentOptions) -> anyhow::Result<ExitCode> {
 
 fn trace(flow: &str, running: &Running) -> anyhow::Result<ExitCode> {
     let socket = running.agent.socket();
-    let flow = trace::find(flow, &fetch(&socket)?).map_err(anyhow::Error::msg)?;
+    let mut status = fetch(&socket)?;
+    if status.is_partial()
+        && let Ok(filter) = flow.parse::<Filter>()
+    {
+        let slot = Sort::Slot.name();
+        status = fetch_flows(&socket, slot, &filter.canonical(), VIEW_PATIENCE)?;
+    }
+    let flow = trace::find(flow, &status).map_err(anyhow::Error::msg)?;
+    if !running.format.json
+        && let Some(heading) = trace::heading(flow, &status)
+    {
+        write(&heading)?;
+    }
     let mut written = Ok(());
     cc_client::trace(&socket, flow, |window| {
         let line = match running.format.json {

@@ -60,7 +60,7 @@ use crate::{
     remote,
     settings::Settings,
     shutdown::{Shutdown, received},
-    status::{CommandRequest, Peer, Server, SuccessorRequest, TraceRequest},
+    status::{CommandRequest, FlowsRequest, Peer, Server, SuccessorRequest, TraceRequest},
     takeover::{Predecessor, Successor},
     view,
 };
@@ -76,6 +76,9 @@ const SNAPSHOT_PERIOD: Duration = Duration::from_millis(200);
 const RECONCILIATION_PERIOD: Duration = Duration::from_secs(1);
 /// Time between two log lines.
 const LOG_PERIOD: Duration = Duration::from_secs(5);
+/// Questions for flows in an order that are answered in a heartbeat, at most: each goes through all
+/// flows.
+const QUESTIONS: usize = 2;
 /// Commands that may wait for the event loop; further ones are refused.
 const COMMANDS: usize = 16;
 
@@ -206,6 +209,8 @@ pub async fn serve(mut settings: Settings) -> Result<(), anyhow::Error> {
         false => server.publish()?,
     };
     server.offer_traces(traces);
+    let (flows, questions) = mpsc::channel(COMMANDS);
+    server.offer_flows(flows);
     let (successors, succession) = mpsc::channel(1);
     server.offer_succession(successors);
     let leaver = server.leaver();
@@ -224,6 +229,7 @@ pub async fn serve(mut settings: Settings) -> Result<(), anyhow::Error> {
     event_loop.memory = Some(memory);
     event_loop.candidate = first_candidate;
     event_loop.followers = Some(followers);
+    event_loop.questions = Some(questions);
     event_loop.succession = Some(succession);
     event_loop.default = default.clone();
     let notifier = Notifier::from_environment();
@@ -233,7 +239,8 @@ pub async fn serve(mut settings: Settings) -> Result<(), anyhow::Error> {
     }
     event_loop.manager = Some(notifier);
     let latest = event_loop.snapshots.subscribe();
-    let screen = show.then(|| view::Screen::start(latest.clone(), shutdown.stopper()));
+    let screen =
+        show.then(|| view::Screen::start(latest.clone(), socket.clone(), shutdown.stopper()));
     let answering = tokio::spawn(server.serve(latest, commands));
     shutdown.after(duration);
     let outcome = event_loop.run(&mut shutdown).await;
@@ -305,6 +312,8 @@ struct EventLoop<D: DatapathIo> {
     memory: Option<Memory>,
     /// Clients that follow a flow from now on; `None` where that is not offered.
     followers: Option<mpsc::Receiver<TraceRequest>>,
+    /// Clients that ask for flows in an order; `None` where that is not offered.
+    questions: Option<mpsc::Receiver<FlowsRequest>>,
     /// Clients that are to succeed this agent; `None` where that is not offered.
     succession: Option<mpsc::Receiver<SuccessorRequest>>,
     /// The process that gets ready to succeed this agent.
@@ -338,6 +347,7 @@ impl<D: DatapathIo> EventLoop<D> {
             rolling_back: false,
             memory: None,
             followers: None,
+            questions: None,
             succession: None,
             successor: None,
             default: None,
@@ -370,6 +380,15 @@ impl<D: DatapathIo> EventLoop<D> {
                     service.tracers.begin(&mut service.agent, request);
                 }
                 service.tracers.tell(&mut service.agent);
+                for _ in 0..QUESTIONS {
+                    let Some(Ok(request)) = self.questions.as_mut().map(mpsc::Receiver::try_recv)
+                    else {
+                        break;
+                    };
+                    let answer = service.snapshot_of(request.order, &request.filter)?;
+                    // The client may have disconnected.
+                    let _ = request.reply.send(answer);
+                }
                 service.datapath.flush_messages();
                 if let Some(arm) = service.hanging() {
                     let remedy = service.on_failure(arm, &service.hang());

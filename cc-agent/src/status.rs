@@ -20,6 +20,7 @@ use std::{
     time::Duration,
 };
 
+use crate::view::{Filter, Sort};
 use bytes::Bytes;
 use cc_client::{StatusError, fetch};
 use cc_core::{
@@ -56,6 +57,17 @@ pub struct TraceRequest {
     pub flow: FlowId,
     /// Takes the flow's windows; dropped when the flow is not open, or closes.
     pub windows: mpsc::Sender<TracedWindow>,
+}
+
+/// A client that asks for the flows that come first in an order.
+#[derive(Debug)]
+pub struct FlowsRequest {
+    /// What the flows are sorted by.
+    pub order: Sort,
+    /// The flows that are meant.
+    pub filter: Filter,
+    /// Takes the state of the agent with these flows.
+    pub reply: oneshot::Sender<Snapshot>,
 }
 
 /// A client that is to succeed the agent.
@@ -160,6 +172,8 @@ pub struct Server {
     file: SocketFile,
     /// Takes the clients that follow a flow; `None` where that is not offered.
     traces: Option<mpsc::Sender<TraceRequest>>,
+    /// Takes the clients that ask for flows in an order; `None` where that is not offered.
+    flows: Option<mpsc::Sender<FlowsRequest>>,
     /// Takes the client that is to succeed the agent; `None` where that is not offered.
     successors: Option<mpsc::Sender<SuccessorRequest>>,
 }
@@ -229,6 +243,7 @@ impl Server {
                 is_left: Arc::default(),
             },
             traces: None,
+            flows: None,
             successors: None,
         })
     }
@@ -236,6 +251,11 @@ impl Server {
     /// Offers clients to follow a flow. What they ask for is sent to `traces`.
     pub fn offer_traces(&mut self, traces: mpsc::Sender<TraceRequest>) {
         self.traces = Some(traces);
+    }
+
+    /// Offers clients the flows that come first in an order. What they ask for is sent to `flows`.
+    pub fn offer_flows(&mut self, flows: mpsc::Sender<FlowsRequest>) {
+        self.flows = Some(flows);
     }
 
     /// Offers clients to succeed the agent. Those who may are sent to `successors`.
@@ -288,6 +308,7 @@ impl Server {
             listener,
             file: _file,
             traces,
+            flows,
             successors,
             ..
         } = self;
@@ -329,11 +350,18 @@ impl Server {
                 places: Arc::clone(&tracing),
             };
             let successors = successors.clone();
+            let flows = flows.clone();
             clients.spawn(async move {
                 let peer = stream.peer_cred();
                 let mut stream = BufReader::new(stream);
                 let answer = match request(&mut stream).await {
                     Ok(Request::Status) => answer,
+                    Ok(Request::Flows { order, filter }) => {
+                        match flows_of(flows, &order, &filter).await {
+                            Ok(answer) => answer,
+                            Err(reason) => reply(Err(reason)),
+                        }
+                    }
                     Ok(Request::Trace { slot, generation }) => {
                         let flow = FlowId { slot, generation };
                         match traces.follow(flow, &mut stream).await {
@@ -365,6 +393,25 @@ impl Server {
             });
         }
     }
+}
+
+/// The status with the flows that come first in an order, of all that a filter shows, as a line.
+async fn flows_of(
+    flows: Option<mpsc::Sender<FlowsRequest>>,
+    order: &str,
+    filter: &str,
+) -> Result<Bytes, String> {
+    let (reply, answer) = oneshot::channel();
+    let request = FlowsRequest {
+        order: order.parse()?,
+        filter: filter.parse()?,
+        reply,
+    };
+    let busy = || "the agent is ending, or does not tell of its flows in an order".to_owned();
+    let flows = flows.ok_or_else(busy)?;
+    flows.send(request).await.map_err(|_| busy())?;
+    let answer = answer.await.map_err(|_| busy())?;
+    json_line(&answer).map_err(|error| error.to_string())
 }
 
 /// What is said to a client of whom the kernel does not tell who it is.
@@ -614,7 +661,7 @@ mod tests {
 
     use tempfile::TempDir;
 
-    use cc_client::{command, fetch_within};
+    use cc_client::{command, fetch_flows, fetch_within};
     use cc_core::status::samples::{busy, idle};
 
     use super::*;
@@ -688,6 +735,38 @@ mod tests {
             .expect("it waits");
         let error = client.await.expect("no panic").expect_err("refused");
         assert_eq!(error.to_string(), "there is no trial");
+        server.abort();
+    }
+
+    #[tokio::test]
+    async fn flows_are_told_in_the_order_that_is_asked_for() {
+        let place = Place::new();
+        let (_publish, latest) = watch::channel(Arc::new(idle()));
+        let (asks, mut asked) = mpsc::channel::<FlowsRequest>(1);
+        let mut server = bind(&place.path).expect("binds");
+        server.offer_flows(asks);
+        let server = tokio::spawn(server.serve(latest, no_commands()));
+        let ask = |order: &'static str, filter: &'static str| {
+            let path = place.path.clone();
+            let within = Duration::from_secs(60);
+            tokio::task::spawn_blocking(move || fetch_flows(&path, order, filter, within))
+        };
+        let client = ask("loss", "fallback cgroup=7");
+        let request = asked.recv().await.expect("it arrives");
+        assert_eq!(request.order, Sort::Loss);
+        assert_eq!(request.filter.to_string(), "fallback cgroup=7");
+        let mut found = busy(2);
+        found.matching_flows = Some(700);
+        request.reply.send(found.clone()).expect("it waits");
+        assert_eq!(client.await.expect("no panic").expect("an answer"), found);
+        for (order, filter, part) in [
+            ("weight", "", "expected one of rate"),
+            ("rate", "10.0.0.0/99", "at most 32"),
+        ] {
+            let refused = ask(order, filter).await.expect("no panic");
+            let error = refused.expect_err("it is wrong").to_string();
+            assert!(error.contains(part), "{error}");
+        }
         server.abort();
     }
 

@@ -6,8 +6,8 @@ use cc_core::status::{FlowView, Snapshot};
 
 /// Finds the flow that the user means: by its slot and generation (`SLOT.GENERATION`), by the
 /// socket's cookie (`sk:HEX`, as `ss -e` writes it), or by the address and port of either end.
-/// Returns its slot and generation. Of more flows than the status shows, only the first way finds
-/// all.
+/// Returns its slot and generation. Of more flows than a status shows, the status is to be one of
+/// those that the text means.
 ///
 /// # Errors
 ///
@@ -58,10 +58,31 @@ pub(crate) fn find(text: &str, status: &Snapshot) -> Result<(u32, u32), String> 
     }
 }
 
+/// What a trace begins with: the flow's ends, its socket as `ss -e` names it, its network namespace
+/// and its cgroup; `None` for a flow that the status does not show.
+pub(crate) fn heading((slot, generation): (u32, u32), status: &Snapshot) -> Option<String> {
+    let mut flows = status.flows.iter();
+    let flow = flows.find(|flow| (flow.slot, flow.generation) == (slot, generation))?;
+    Some(format!(
+        "flow {slot}.{generation}  {} → {}  sk:{:x}  netns {}  cgroup {}",
+        flow.local, flow.remote, flow.cookie, flow.netns, flow.cgroup_id
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use cc_core::status::samples::busy;
+
+    #[test]
+    fn a_trace_begins_with_what_pairs_the_flow() {
+        let heading = heading((1, 1), &busy(3)).expect("it is there");
+        assert_eq!(
+            heading,
+            "flow 1.1  10.0.0.1:5201 → 10.0.0.2:40001  sk:2  netns 4026531840  cgroup 0"
+        );
+        assert_eq!(super::heading((1, 2), &busy(3)), None);
+    }
 
     #[test]
     fn a_flow_has_three_names() {

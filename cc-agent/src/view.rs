@@ -10,6 +10,7 @@ pub use state::{Sort, ViewState};
 
 use std::{
     io,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -23,26 +24,33 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
 use tokio::sync::{Notify, watch};
 use tracing::warn;
 
+use cc_client::fetch_flows;
 use cc_core::status::{Snapshot, digits};
 
 /// Time between two drawings of the screen.
 const REDRAW: Duration = Duration::from_millis(200);
+/// Time within which the process's own agent tells of its flows, or the view goes on without.
+const ANSWER: Duration = Duration::from_secs(1);
 
 /// Shows the snapshots of `source` on the terminal until the user quits, `quit` returns true, or
-/// `source` returns `None`. The terminal is left as it was found, after a panic too.
+/// `source` returns `None`; it is told in which order flows are shown, and which. The terminal is
+/// left as it was found, after a panic too.
 ///
 /// # Errors
 ///
 /// Returns an error when standard output is not a terminal, or stops being one.
 pub fn run(
-    mut source: impl FnMut() -> Option<Arc<Snapshot>>,
+    mut source: impl FnMut(Sort, &Filter) -> Option<Arc<Snapshot>>,
     quit: impl Fn() -> bool,
     mut state: ViewState,
 ) -> io::Result<()> {
     let _restore = Restore;
     let mut terminal = ratatui::try_init()?;
     while !quit() {
-        let Some(snapshot) = source() else { break };
+        let (sort, filter) = state.question();
+        let Some(snapshot) = source(sort, filter) else {
+            break;
+        };
         state.observe(&snapshot);
         let next = Instant::now() + REDRAW;
         loop {
@@ -62,6 +70,25 @@ pub fn run(
     Ok(())
 }
 
+/// The snapshot with the flows that come first in an order, of all that a filter shows: those that
+/// it has, unless it leaves flows out. Then the agent is asked, and where that does not answer in
+/// time, or is too old to, they are those that it has.
+pub fn with_all_flows(
+    socket: &Path,
+    snapshot: Arc<Snapshot>,
+    sort: Sort,
+    filter: &Filter,
+    within: Duration,
+) -> Arc<Snapshot> {
+    if !snapshot.is_partial() {
+        return snapshot;
+    }
+    match fetch_flows(socket, sort.name(), &filter.canonical(), within) {
+        Ok(found) => Arc::new(found),
+        Err(_) => snapshot,
+    }
+}
+
 /// The live view of the process's own agent, on a thread of its own.
 pub(crate) struct Screen {
     thread: thread::JoinHandle<()>,
@@ -69,13 +96,21 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    /// Shows the latest snapshot until stopped. Notifies `ended` when the view has ended, by the
-    /// user or by an error.
-    pub(crate) fn start(latest: watch::Receiver<Arc<Snapshot>>, ended: Arc<Notify>) -> Self {
+    /// Shows the latest snapshot until stopped, and asks the agent at `socket`, itself, where there
+    /// are more flows than that shows. Notifies `ended` when the view has ended, by the user or by
+    /// an error.
+    pub(crate) fn start(
+        latest: watch::Receiver<Arc<Snapshot>>,
+        socket: PathBuf,
+        ended: Arc<Notify>,
+    ) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = thread::spawn(move || {
-            let source = || Some(latest.borrow().clone());
+            let source = |sort: Sort, filter: &Filter| {
+                let latest = latest.borrow().clone();
+                Some(with_all_flows(&socket, latest, sort, filter, ANSWER))
+            };
             let state = ViewState::default();
             if let Err(error) = run(source, || stopped.load(Ordering::Relaxed), state) {
                 warn!("the live view ended: {error}");

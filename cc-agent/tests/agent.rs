@@ -10,7 +10,10 @@ use std::{
     fs,
     io::{self, BufRead, BufReader, Write},
     net::{SocketAddr, TcpListener, TcpStream},
-    os::unix::{fs::PermissionsExt, process::CommandExt},
+    os::unix::{
+        fs::{MetadataExt, PermissionsExt},
+        process::CommandExt,
+    },
     path::{Path, PathBuf},
     process::{Child, Command, ExitCode, ExitStatus, Stdio},
 };
@@ -196,18 +199,18 @@ fn the_kernel_shows_the_cwnd_decided() {
         flow.advance(100_000);
         assert_eq!(flow.info().snd_cwnd, cwnd);
 
-        let shown = ss(&bench.network.path.sender, &flow);
+        let shown = ss(&bench.network.path.sender, &flow, "-tinH");
         let words: Vec<&str> = shown.split_whitespace().collect();
         assert!(words.contains(&bench.name.as_str()), "{shown}");
         assert!(words.contains(&format!("cwnd:{cwnd}").as_str()), "{shown}");
     }
 }
 
-/// Returns what `ss -ti` prints about a flow.
-fn ss(namespace: &Namespace, flow: &Flow) -> String {
+/// Returns what `ss` prints about a flow with these options.
+fn ss(namespace: &Namespace, flow: &Flow, options: &str) -> String {
     let mut command = Command::new("ss");
     let port = format!("sport = :{}", flow.port());
-    namespace.hold(command.args(["-tinH", &port]));
+    namespace.hold(command.args([options, &port]));
     let output = command.output().expect("ss is part of iproute2, as ip is");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
@@ -762,6 +765,32 @@ fn a_flow_is_traced_until_it_closes() {
     let decided: Vec<_> = decided.map(|it| (it.action.as_str(), it.cwnd)).collect();
     assert!(!decided.is_empty(), "{windows:?}");
     assert!(decided.iter().all(|it| *it == ("=40", 40)), "{windows:?}");
+    // It pairs with the kernel's list of sockets, in the network namespace that is named.
+    let namespace = &bench.network.path.sender;
+    let status = agent.status();
+    let shown = status.flows.iter().find(|it| it.local == flow.local());
+    let shown = shown.expect("it is open");
+    let inode = namespace.within(|| fs::metadata("/proc/thread-self/ns/net").map(|it| it.ino()));
+    assert_eq!(u64::from(shown.netns), inode.expect("procfs"));
+    let listed = ss(namespace, &flow, "-tenH");
+    assert!(
+        listed.contains(&format!(" sk:{:x} ", shown.cookie)),
+        "{listed}"
+    );
+    for window in &windows {
+        assert_eq!((window.cookie, window.netns), (shown.cookie, shown.netns));
+    }
+    let name = format!("sk:{:x}", shown.cookie);
+    let mut told = Command::new(BINARY);
+    told.args(["trace", &name, "--socket"]).arg(agent.socket());
+    let mut told = told.stdout(Stdio::piped()).spawn().expect("starts");
+    let mut heading = String::new();
+    let mut text = BufReader::new(told.stdout.take().expect("it is piped"));
+    text.read_line(&mut heading).expect("it is text");
+    let pairs = format!("  {name}  netns {}  cgroup ", shown.netns);
+    assert!(heading.contains(&pairs), "{heading}");
+    told.kill().expect("our child");
+    told.wait().expect("our child");
     // Another flow's end is not this one's.
     drop(other);
     let line = lines.next().expect("the flow goes on").expect("it is text");

@@ -147,6 +147,34 @@ pub fn fetch_within(path: &Path, timeout: Duration) -> Result<Snapshot, StatusEr
     })
 }
 
+/// Gets a snapshot as [`fetch_within`] does, with the flows that come first in the order of this
+/// name, of all that the filter shows. Both are as `cc-agent top` has them, with cgroups by their
+/// ids.
+///
+/// # Errors
+///
+/// Returns the same errors as [`fetch`], and [`StatusError::Refused`] when the agent does not know
+/// the order or the filter, or is too old to know any.
+pub fn fetch_flows(
+    path: &Path,
+    order: &str,
+    filter: &str,
+    timeout: Duration,
+) -> Result<Snapshot, StatusError> {
+    let request = Request::Flows {
+        order: order.into(),
+        filter: filter.into(),
+    };
+    let answer = ask(path, &request, timeout)?;
+    serde_json::from_slice(&answer).map_err(|error| match serde_json::from_slice(&answer) {
+        Ok(Reply::Refused(reason)) => StatusError::Refused(reason),
+        _ => StatusError::NotAStatus {
+            path: path.to_owned(),
+            reason: error.to_string(),
+        },
+    })
+}
+
 /// Follows a flow of the agent that listens at `path`: calls `tell` with each of its windows, until
 /// the flow closes, the agent ends, or `tell` returns false. Waits as long as that takes.
 ///

@@ -780,6 +780,30 @@ impl Agent {
             .collect()
     }
 
+    /// The `most` live flows that `shows` holds for and that have the highest `rank`, the highest
+    /// first and those of equal rank in slot order, with the number of all that `shows` holds for.
+    /// Neither is told the flows' actions, nor the percentiles of their delays.
+    pub fn views_by(
+        &self,
+        most: usize,
+        shows: impl Fn(&FlowView) -> bool,
+        rank: impl Fn(&FlowView) -> (bool, f64),
+    ) -> (Vec<FlowView>, usize) {
+        let mut found: Vec<_> = (self.flows.iter())
+            .map(|(id, newest, flow)| (flow, flow.brief_view(id, newest)))
+            .filter(|(_, view)| shows(view))
+            .map(|(flow, view)| (rank(&view), flow, view))
+            .collect();
+        let shown = found.len();
+        found.sort_unstable_by(|((a, high), _, one), ((b, low), _, other)| {
+            let order = b.cmp(a).then(low.total_cmp(high));
+            order.then(one.slot.cmp(&other.slot))
+        });
+        found.truncate(most);
+        let views = found.into_iter().map(|(_, flow, view)| flow.complete(view));
+        (views.collect(), shown)
+    }
+
     fn saw(&mut self, window: &WindowRecord, now_ns: u64) {
         if let Some(flow) = self.flows.get_mut(FlowId::from(&window.header)) {
             flow.seen_ns = now_ns;
@@ -853,8 +877,14 @@ impl FollowFlows for Agent {
         let policy = policy_of(&self.incumbent, &self.canary, flow.arm);
         let reward = Reward::of(window, &policy.interface.reward);
         let end_ns = window.start_ns + self.window_ns;
-        self.traces
-            .window(id, window, end_ns, &flow.measured, reward.value);
+        self.traces.window(
+            id,
+            &flow.identity,
+            window,
+            end_ns,
+            &flow.measured,
+            reward.value,
+        );
         flow.windows.push(&policy.interface, window);
         // A window that the policy is not asked about is recorded all the same.
         let unasked = policy.interface.unasked(window);
@@ -931,13 +961,25 @@ impl ServedFlow {
     }
 
     fn view(&self, id: FlowId, newest: u32) -> FlowView {
-        let view = FlowView {
-            window: newest,
+        self.complete(self.brief_view(id, newest))
+    }
+
+    /// A brief view with what takes longer: the action, and percentiles.
+    fn complete(&self, brief: FlowView) -> FlowView {
+        FlowView {
             action: self.action.clone(),
-            decision_delay_ms: self.delays.last_ns as f64 / 1e6,
-            decisions: self.delays.all.len(),
             decision_delay_p50_ms: self.delays.quantile_ms(0.5),
             decision_delay_p99_ms: self.delays.quantile_ms(0.99),
+            ..brief
+        }
+    }
+
+    /// The view without what [`Self::complete`] adds: there may be thousands of flows.
+    fn brief_view(&self, id: FlowId, newest: u32) -> FlowView {
+        let view = FlowView {
+            window: newest,
+            decision_delay_ms: self.delays.last_ns as f64 / 1e6,
+            decisions: self.delays.all.len(),
             decision_delay_max_ms: self.delays.max_ns as f64 / 1e6,
             opened_ns: self.opened_ns,
             seen_ns: self.seen_ns,

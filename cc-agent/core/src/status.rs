@@ -130,8 +130,13 @@ pub struct Snapshot {
     /// The recording; `None` when the agent records nothing.
     #[serde(default)]
     pub recording: Option<RecordingStatus>,
-    /// The live flows in slot order, the first few hundred of them.
+    /// The live flows in slot order, the first few hundred of them; in the answer to
+    /// [`Request::Flows`] those that come first in its order.
     pub flows: Vec<FlowView>,
+    /// The number of live flows that meet the condition of [`Request::Flows`]; `None` in other
+    /// answers.
+    #[serde(default)]
+    pub matching_flows: Option<usize>,
 }
 
 /// Something that has happened to an agent.
@@ -277,9 +282,9 @@ impl Snapshot {
         self.default.as_deref().filter(|&found| found != self.name)
     }
 
-    /// Whether [`Self::flows`] leaves live flows out.
+    /// Whether [`Self::flows`] leaves live flows out that were asked for.
     pub fn is_partial(&self) -> bool {
-        self.flows.len() < self.live_flows
+        self.flows.len() < self.matching_flows.unwrap_or(self.live_flows)
     }
 
     /// All counters: the agent's, then the datapath's.

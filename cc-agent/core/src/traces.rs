@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use cc_ebpf::{Feature, Mode, WindowRecord};
+use cc_ebpf::{Feature, Identity, Mode, WindowRecord};
 
 use crate::{
     flows::FlowId,
@@ -40,6 +40,7 @@ impl Traces {
     pub(crate) fn window(
         &mut self,
         flow: FlowId,
+        identity: &Identity,
         window: &WindowRecord,
         end_ns: u64,
         measured: &Measured,
@@ -65,6 +66,8 @@ impl Traces {
             decision: None,
             reason: None,
             lost: 0,
+            cookie: identity.cookie,
+            netns: identity.netns,
         });
         if pending.len() > MOST_PENDING
             && let Some(oldest) = pending.pop_front()
@@ -120,7 +123,8 @@ mod tests {
     fn window(traces: &mut Traces, flow: FlowId, index: u32) {
         let mut window = WindowRecord::zeroed();
         window.index = index;
-        traces.window(flow, &window, 1, &Measured::default(), 0.5);
+        let identity = Identity::default();
+        traces.window(flow, &identity, &window, 1, &Measured::default(), 0.5);
     }
 
     fn told(traces: &mut Traces) -> Vec<(u32, Option<String>)> {

@@ -24,6 +24,7 @@ use crate::{
     recording_setup::{Recording, RecordingSession},
     remote::Remote,
     settings::Settings,
+    view::{Filter, Sort},
 };
 use cc_cage::Job;
 use cc_core::{
@@ -32,8 +33,8 @@ use cc_core::{
     interface::Interface,
     policy::PolicySpec,
     status::{
-        AgentCounts, CanaryStatus, DELAY_MS, Distribution, Distributions, Outcome, Percentiles,
-        RecordingStatus, Snapshot,
+        AgentCounts, CanaryStatus, DELAY_MS, Distribution, Distributions, FlowView, Outcome,
+        Percentiles, RecordingStatus, Snapshot,
     },
 };
 use cc_recording::Recorder;
@@ -858,6 +859,7 @@ impl<D: DatapathIo> Service<D> {
                 ..recorder.status()
             }),
             flows: self.agent.views(FLOWS_SHOWN),
+            matching_flows: None,
         })
     }
 
@@ -867,6 +869,28 @@ impl<D: DatapathIo> Service<D> {
             inference: Distribution::of(self.inference.times(), &DELAY_MS),
             windows: self.agent.window_distributions().clone(),
         }
+    }
+
+    /// The state of the agent now, with the flows that come first in an order, of all that a filter
+    /// shows.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the datapath's counters cannot be read.
+    pub(super) fn snapshot_of(
+        &self,
+        order: Sort,
+        filter: &Filter,
+    ) -> Result<Snapshot, kernel::Error> {
+        let now_ns = self.datapath.now_ns();
+        let shows = |flow: &FlowView| filter.shows(flow);
+        let rank = |flow: &FlowView| order.rank(flow, now_ns);
+        let (flows, matching) = self.agent.views_by(FLOWS_SHOWN, shows, rank);
+        Ok(Snapshot {
+            flows,
+            matching_flows: Some(matching),
+            ..self.snapshot()?
+        })
     }
 
     /// [`Self::snapshot`], ready to be shared with the threads that show it.

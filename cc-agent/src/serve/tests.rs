@@ -25,6 +25,7 @@ use crate::{
     inference::{Failure, ReadyPolicy},
     options::RunOptions,
     status::Peer,
+    view::{Filter, Sort},
 };
 
 /// No wait in these tests may outlast this, in real time.
@@ -48,6 +49,7 @@ fn settings(options: &str, policy: Box<dyn cc_core::policy::Policy>) -> Settings
 struct Fixture {
     datapath: FakeDatapath,
     commands: mpsc::Sender<CommandRequest>,
+    questions: mpsc::Sender<FlowsRequest>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
     stop: Arc<tokio::sync::Notify>,
     running: JoinHandle<Result<End, anyhow::Error>>,
@@ -73,6 +75,8 @@ impl Fixture {
         let socket = directory.path().join("rlcc.sock");
         event_loop.memory = Some(Memory::of("rlcc", &socket));
         event_loop.service.begin_ledger(Ledger::of("rlcc", &socket));
+        let (questions, asked) = mpsc::channel(COMMANDS);
+        event_loop.questions = Some(asked);
         let snapshots = event_loop.snapshots.subscribe();
         let mut shutdown = Shutdown::on_request();
         let stop = shutdown.stopper();
@@ -80,6 +84,7 @@ impl Fixture {
         Self {
             datapath,
             commands,
+            questions,
             snapshots,
             stop,
             running,
@@ -584,6 +589,38 @@ fn what_a_command_put_into_service_is_remembered() {
         let text = memory().differs("another").expect("it is remembered");
         assert!(text.contains("heuristic.onnx"), "{text}");
         assert!(text.contains("by uid 7, process 77"), "{text}");
+        agent.end().await.expect("ends well");
+    });
+}
+
+#[test]
+fn flows_are_told_in_an_order_of_all() {
+    on_paused_time(async {
+        let agent = Fixture::start("", fixed(10));
+        let now_ns = agent.datapath.now_ns();
+        agent.datapath.send((0..5).map(|slot| opened(slot, now_ns)));
+        agent.windows(3, 1..=1).await;
+        let (reply, answer) = oneshot::channel();
+        let request = FlowsRequest {
+            order: Sort::Rate,
+            filter: "decided startup".parse::<Filter>().expect("two modes"),
+            reply,
+        };
+        agent.questions.try_send(request).expect("there is room");
+        let answer = answer.await.expect("it answers");
+        assert_eq!((answer.flows.len(), answer.matching_flows), (0, Some(0)));
+        let (reply, answer) = oneshot::channel();
+        let request = FlowsRequest {
+            order: Sort::Rate,
+            filter: Filter::default(),
+            reply,
+        };
+        agent.questions.try_send(request).expect("there is room");
+        let answer = answer.await.expect("it answers");
+        let slots: Vec<u32> = answer.flows.iter().map(|flow| flow.slot).collect();
+        assert_eq!(slots, [3, 0, 1, 2, 4], "the one with a window is first");
+        assert_eq!(answer.matching_flows, Some(5));
+        assert_eq!(agent.status().matching_flows, None);
         agent.end().await.expect("ends well");
     });
 }

@@ -58,7 +58,7 @@ pub fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot, state: &ViewState) {
     }
     match opened {
         Some((key, past, flow)) => draw_past(frame, middle, key, past, flow),
-        None if curves_height > 0 => draw_curves(frame, middle, state),
+        None if curves_height > 0 => draw_curves(frame, middle, snapshot, state),
         None => {}
     }
     draw_flows(frame, flows, snapshot, state);
@@ -83,7 +83,11 @@ fn header(snapshot: &Snapshot, state: &ViewState) -> Vec<Line<'static>> {
     delays.extend(shown);
     let filtered = match state.filter().is_empty() {
         true => String::new(),
-        false => format!(", {} for `{}`", state.shown(snapshot), state.filter()),
+        false => {
+            let shown = snapshot.matching_flows;
+            let shown = shown.unwrap_or_else(|| state.shown(snapshot));
+            format!(", {shown} for `{}`", state.filter())
+        }
     };
     let mut lines = vec![
         Line::from(vec![
@@ -115,7 +119,7 @@ fn header(snapshot: &Snapshot, state: &ViewState) -> Vec<Line<'static>> {
     lines
 }
 
-fn draw_curves(frame: &mut Frame<'_>, area: Rect, state: &ViewState) {
+fn draw_curves(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot, state: &ViewState) {
     let recent = state.recent();
     let [left, right] = Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)])
         .spacing(2)
@@ -123,7 +127,11 @@ fn draw_curves(frame: &mut Frame<'_>, area: Rect, state: &ViewState) {
     let points = usize::from(left.width.max(right.width));
     let rates: Vec<u64> = state.rates_kbps(points).collect();
     let queues: Vec<u64> = state.queues_us(points).collect();
-    let rate = format!("rate {} Mbit/s", digits(recent.rate_mbps));
+    let of = match snapshot.is_partial() {
+        true => format!(" of {} flows", snapshot.flows.len()),
+        false => String::new(),
+    };
+    let rate = format!("rate{of} {} Mbit/s", digits(recent.rate_mbps));
     let queue = format!("longest queueing delay {} ms", digits(recent.queue_ms));
     frame.render_widget(curve(rate, Color::Green, rates), left);
     frame.render_widget(curve(queue, Color::Yellow, queues), right);
@@ -153,8 +161,8 @@ fn draw_past(
     .areas(area);
     let title = match flow {
         Some(flow) => format!(
-            "flow {slot}.{generation}  {} → {}  sk:{:x}",
-            flow.local, flow.remote, flow.cookie
+            "flow {slot}.{generation}  {} → {}  sk:{:x}  netns {}",
+            flow.local, flow.remote, flow.cookie, flow.netns
         ),
         None => format!("flow {slot}.{generation} has closed"),
     };
@@ -196,7 +204,7 @@ struct Column {
     text: fn(&FlowView, &Snapshot) -> String,
 }
 
-const COLUMNS: [Column; 12] = [
+const COLUMNS: [Column; 13] = [
     Column {
         title: "cwnd",
         width: 6,
@@ -288,6 +296,13 @@ const COLUMNS: [Column; 12] = [
         wide: true,
         text: |flow, _| format!("{:x}", flow.cookie),
     },
+    Column {
+        title: "netns",
+        width: 10,
+        sort: None,
+        wide: true,
+        text: |flow, _| flow.netns.to_string(),
+    },
 ];
 
 fn draw_flows(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot, state: &ViewState) {
@@ -321,7 +336,10 @@ fn draw_flows(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot, state: &Vi
         }
     };
     let title = match snapshot.is_partial() {
-        true => format!("first {} flows", snapshot.flows.len()),
+        true => {
+            let all = snapshot.matching_flows.unwrap_or(snapshot.live_flows);
+            format!("{} of {all} flows", snapshot.flows.len())
+        }
         false if both_ends => "local → remote".into(),
         false if is_shared => "port→remote".into(),
         false => "remote".into(),
@@ -523,6 +541,30 @@ mod tests {
             let expected = std::fs::read_to_string(&path).expect("it is kept");
             assert_eq!(screen, expected, "{file}; CC_VIEW_LOOKS=1 writes it anew");
         }
+    }
+
+    #[test]
+    fn what_is_not_shown_is_counted() {
+        let mut snapshot = busy(3);
+        snapshot.live_flows = 5_000;
+        let screen = text(80, 24, &snapshot, &[]);
+        for part in [
+            "flows 5000 of 16384",
+            "3 of 5000 flows ",
+            "rate of 3 flows 6.00",
+        ] {
+            assert!(screen.contains(part), "{part:?} in\n{screen}");
+        }
+        // The agent has looked for them among all.
+        snapshot.matching_flows = Some(700);
+        let filter = [KeyCode::Char('/'), KeyCode::Char('1'), KeyCode::Enter];
+        let screen = text(80, 24, &snapshot, &filter);
+        for part in [", 700 for `1`", "3 of 700 flows "] {
+            assert!(screen.contains(part), "{part:?} in\n{screen}");
+        }
+        snapshot.matching_flows = Some(3);
+        let screen = text(80, 24, &snapshot, &filter);
+        assert!(screen.contains("\nremote "), "all of them: {screen}");
     }
 
     #[test]

@@ -53,6 +53,20 @@ impl Sort {
         ('s', "slot", Self::Slot),
     ];
 
+    /// Its name, as options have it.
+    pub(crate) fn name(self) -> &'static str {
+        let found = Self::ALL.iter().find(|(.., sort)| *sort == self);
+        found.map_or("", |(_, name, _)| name)
+    }
+
+    /// Where a flow comes in this order at `now_ns`, the highest first: those from which nothing
+    /// came of late come after the others, unless the order is one of age or place.
+    pub(crate) fn rank(self, flow: &FlowView, now_ns: u64) -> (bool, f64) {
+        let age_s = now_ns.saturating_sub(flow.seen_ns) as f64 / 1e9;
+        let is_first = matches!(self, Self::Slot | Self::Age) || age_s < RECENT_S;
+        (is_first, self.value(flow))
+    }
+
     fn value(self, flow: &FlowView) -> f64 {
         match self {
             Self::Rate => flow.rate_mbps,
@@ -261,7 +275,7 @@ impl ViewState {
         self.chosen = self.chosen.min(shown.saturating_sub(1));
     }
 
-    /// Number of flows of `snapshot` that the filter shows.
+    /// Number of flows that the filter shows, of those of `snapshot`.
     pub(super) fn shown(&self, snapshot: &Snapshot) -> usize {
         let flows = snapshot.flows.iter();
         flows.filter(|flow| self.filter.shows(flow)).count()
@@ -287,6 +301,11 @@ impl ViewState {
         let opened = self.opened?;
         let flow = snapshot.flows.iter().find(|flow| key(flow) == opened);
         Some((opened, self.pasts.get(&opened)?, flow))
+    }
+
+    /// What the agent is asked for where there are more flows than its status shows.
+    pub(super) fn question(&self) -> (Sort, &Filter) {
+        (self.sort, &self.filter)
     }
 
     /// What the flows are sorted by.
@@ -467,6 +486,7 @@ mod tests {
         assert_eq!("age".parse(), Ok(Sort::Age));
         let error = "weight".parse::<Sort>().expect_err("no such order");
         assert!(error.contains("rate, cwnd"), "{error}");
+        assert!(Sort::ALL.iter().all(|(_, name, sort)| sort.name() == *name));
         let mut state = ViewState::new(Sort::Age, Filter::default());
         let mut snapshot = busy(3);
         snapshot.flows[1].opened_ns = 5;

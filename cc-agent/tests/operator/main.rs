@@ -4,8 +4,12 @@
 mod ports;
 mod screen;
 
-use std::process::{Command, ExitCode, Stdio};
+use std::{
+    io::{BufRead, BufReader},
+    process::{Command, ExitCode, Stdio},
+};
 
+use cc_core::status::{FlowView, Snapshot};
 use cc_lab::{Agent, Bottleneck, Network, eventually, unique_name};
 use nix::sys::signal::Signal;
 
@@ -16,6 +20,7 @@ fn main() -> ExitCode {
     cc_lab::run(cc_lab::trials![
         the_live_view_shows_flows_and_gives_the_terminal_back,
         health_tells_an_agent_that_decides_from_one_that_is_gone,
+        flows_beyond_those_of_the_status_are_found,
         what_listens_is_on_loopback_only,
     ])
 }
@@ -27,6 +32,73 @@ const SHARED: Bottleneck = Bottleneck {
     rate_mbit: 100,
     queue_bytes: 500_000,
 };
+
+/// Of more flows than a status shows, the view and a trace find any.
+pub(crate) fn flows_beyond_those_of_the_status_are_found() {
+    const FLOWS: usize = 520;
+    let network = Network::through(SHARED);
+    let name = unique_name();
+    let agent = Agent::start_in(
+        &network.path.sender,
+        BINARY,
+        &name,
+        &["--policy", "fixed:2"],
+    );
+    let crowd = network.crowd(&name, FLOWS);
+    eventually("all flows are open", || {
+        (agent.status().live_flows == FLOWS).then_some(())
+    });
+    let last = network.connect(&name).sending();
+    let own = last.local().to_string();
+    let status = eventually("the last flow is open", || {
+        Some(agent.status()).filter(|status| status.live_flows == FLOWS + 1)
+    });
+    assert_eq!(status.flows.len(), 500);
+    assert!(status.flows.iter().all(|flow| flow.local != last.local()));
+    let top = |arguments: &[&str]| {
+        let mut command = Command::new(BINARY);
+        command.args(["top", "--json"]).args(arguments);
+        command.arg("--socket").arg(agent.socket());
+        let output = command.output().expect("our own binary");
+        let text = String::from_utf8_lossy(&output.stdout);
+        serde_json::from_str::<Snapshot>(&text).expect(&text)
+    };
+    let found = top(&["--filter", &own]);
+    let [flow] = &found.flows[..] else {
+        panic!("one flow is {own}: {found}");
+    };
+    assert_eq!((flow.local, found.matching_flows), (last.local(), Some(1)));
+    let all = top(&["--sort", "age"]);
+    assert_eq!(
+        (all.flows.len(), all.matching_flows),
+        (500, Some(FLOWS + 1))
+    );
+    let is_older = |pair: &[FlowView]| pair[0].opened_ns <= pair[1].opened_ns;
+    assert!(all.flows.windows(2).all(is_older), "the oldest first");
+    // A trace finds it by its end.
+    let mut trace = Command::new(BINARY);
+    trace.args(["trace", &own, "--socket"]).arg(agent.socket());
+    let mut trace = trace.stdout(Stdio::piped()).spawn().expect("starts");
+    let mut heading = String::new();
+    let mut text = BufReader::new(trace.stdout.take().expect("it is piped"));
+    text.read_line(&mut heading).expect("it is text");
+    assert!(heading.contains(&format!("  {own} → ")), "{heading}");
+    trace.kill().expect("our child");
+    trace.wait().expect("our child");
+    // The view says how many there are, and finds those that its filter means.
+    let mut terminal = Terminal::start(&agent, 120, 24);
+    terminal.eventually("it says how many are shown", |screen| {
+        screen.contents().contains("500 of 521 flows")
+    });
+    terminal.press(&format!("/{own}\r"));
+    terminal.eventually("the flow is found", |screen| {
+        let text = screen.contents();
+        text.contains(&format!(", 1 for `{own}`")) && text.contains(&format!("{own} → "))
+    });
+    terminal.press("q");
+    assert!(terminal.end().0.success());
+    assert_eq!(crowd.failed(), 0);
+}
 
 pub(crate) fn health_tells_an_agent_that_decides_from_one_that_is_gone() {
     let network = Network::through(SHARED);

@@ -90,7 +90,7 @@ pub(crate) fn the_live_view_shows_flows_and_gives_the_terminal_back() {
 }
 
 /// A terminal that shows what the view of an agent writes to it.
-struct Terminal {
+pub(crate) struct Terminal {
     child: Child,
     keys: File,
     parser: Arc<Mutex<Parser>>,
@@ -98,7 +98,7 @@ struct Terminal {
 }
 
 impl Terminal {
-    fn start(agent: &Agent, columns: u16, rows: u16) -> Self {
+    pub(crate) fn start(agent: &Agent, columns: u16, rows: u16) -> Self {
         let size = Winsize {
             ws_row: rows,
             ws_col: columns,
@@ -134,7 +134,7 @@ impl Terminal {
         }
     }
 
-    fn press(&mut self, keys: &str) {
+    pub(crate) fn press(&mut self, keys: &str) {
         self.keys.write_all(keys.as_bytes()).expect("it is open");
     }
 
@@ -152,7 +152,7 @@ impl Terminal {
         })
     }
 
-    fn eventually(&mut self, what: &str, condition: impl Fn(&Screen) -> bool) {
+    pub(crate) fn eventually(&mut self, what: &str, condition: impl Fn(&Screen) -> bool) {
         eventually(what, || {
             let ended = self.child.try_wait().expect("our child");
             assert!(ended.is_none(), "{ended:?}: {}", self.text());
@@ -177,7 +177,7 @@ impl Terminal {
     }
 
     /// Waits for its end, and returns what is left on the screen.
-    fn end(mut self) -> (ExitStatus, String) {
+    pub(crate) fn end(mut self) -> (ExitStatus, String) {
         let status = eventually("the view has ended", || {
             self.child.try_wait().expect("our child")
         });

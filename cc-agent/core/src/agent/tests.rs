@@ -334,6 +334,28 @@ fn an_adopted_flow_continues_from_its_decision() {
     assert_eq!(agent.take_batch(1).queries[0].cwnd, 44);
 }
 
+#[test]
+fn the_flows_that_come_first_are_found_among_all() {
+    let mut agent = agent();
+    for slot in 0..8 {
+        feed(&mut agent, &opened(slot, 1, 0));
+        feed_window(&mut agent, slot, 1, 10 + slot % 4);
+    }
+    let by_cwnd = |flow: &FlowView| (flow.slot != 7, f64::from(flow.cwnd));
+    let slots = |most, shows: fn(&FlowView) -> bool| {
+        let (flows, shown) = agent.views_by(most, shows, by_cwnd);
+        let slots: Vec<u32> = flows.iter().map(|flow| flow.slot).collect();
+        (slots, shown)
+    };
+    // Slot 7 has a large cwnd, but comes after the others.
+    assert_eq!(slots(9, |_| true), (vec![3, 2, 6, 1, 5, 0, 4, 7], 8));
+    assert_eq!(slots(3, |_| true), (vec![3, 2, 6], 8));
+    assert_eq!(slots(1, |flow| flow.slot > 3), (vec![6], 4));
+    // They are as the status shows them.
+    let (flows, _) = agent.views_by(8, |_| true, |flow| (true, -f64::from(flow.slot)));
+    assert_eq!(flows, agent.views(8));
+}
+
 mod arbitrary {
     use proptest::prelude::*;
 

@@ -31,16 +31,17 @@ const CWND_SEGMENTS: [f64; 14] = [
     1.0, 2.0, 4.0, 8.0, 10.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 4096.0, 16_384.0,
 ];
 
-/// Counts of values by ranges: of durations in ms, or of cwnds in segments.
+/// Counts of values by ranges: of durations in ms, or of cwnds in segments. In JSON its fields have
+/// the names from when there were only durations, so that older clients understand it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Distribution {
     /// `[N]`: the upper ends of the ranges, ascending. They belong to their ranges.
-    #[serde(alias = "upper_ms")]
+    #[serde(rename = "upper_ms")]
     pub upper: Vec<f64>,
     /// `[N + 1]`: the number of values in each range; the last is of those above all of them.
     pub counts: Vec<u64>,
     /// The sum of the values.
-    #[serde(alias = "sum_ms")]
+    #[serde(rename = "sum_ms")]
     pub sum: f64,
 }
 
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_agent_tells_durations_by_other_names_and_fewer_of_windows() {
+    fn an_older_agent_tells_fewer_distributions_of_windows() {
         let old = r#"{"upper_ms": [1.0], "counts": [2, 1], "sum_ms": 4.5}"#;
         let text = format!(
             r#"{{"decision_delay": {old}, "inference": {old}, "srtt": {old}, "queueing": {old}}}"#
@@ -178,6 +179,9 @@ mod tests {
         let found: Distributions = serde_json::from_str(&text).expect("it is read");
         assert_eq!((found.windows.srtt.len(), found.windows.srtt.sum), (3, 4.5));
         assert_eq!(found.windows.length, Distribution::default());
+        // And an older client finds what it knows.
+        let told = serde_json::to_value(&found).expect("it is plain data");
+        assert_eq!(told["srtt"]["sum_ms"], 4.5);
     }
 
     #[test]

@@ -91,6 +91,15 @@ pub type Outcome = Result<String, String>;
 pub enum Request {
     /// Asks for a [`Snapshot`](super::Snapshot).
     Status,
+    /// Asks for a [`Snapshot`](super::Snapshot) with the flows that come first in an order, of all
+    /// that meet a condition.
+    Flows {
+        /// The name of the order, as `cc-agent top --sort` has it.
+        order: String,
+        /// The condition, as `cc-agent top --filter` has it; empty for all flows. Cgroups are
+        /// named by their ids.
+        filter: String,
+    },
     /// Asks for a [`TracedWindow`](super::TracedWindow) a line for each window of a flow, until it
     /// closes.
     Trace {

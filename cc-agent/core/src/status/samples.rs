@@ -45,6 +45,7 @@ pub fn idle() -> Snapshot {
         default: None,
         recording: None,
         flows: Vec::new(),
+        matching_flows: None,
     }
 }
 

@@ -38,6 +38,12 @@ pub struct TracedWindow {
     pub reason: Option<String>,
     /// Windows before this one that the client was not told of, because it read too slowly.
     pub lost: u64,
+    /// Cookie of the flow's socket, by which `ss -e` names it; 0 when unknown.
+    #[serde(default)]
+    pub cookie: u64,
+    /// Inode number of the socket's network namespace; 0 when unknown.
+    #[serde(default)]
+    pub netns: u32,
 }
 
 /// What a policy decided on a window.
@@ -117,6 +123,8 @@ mod tests {
             }),
             reason: None,
             lost: 0,
+            cookie: 0x9cbe7,
+            netns: 4_026_531_840,
         };
         let line = "12.34 s: window 7 decided, 12 acks, 3.50 Mbit/s, srtt 20.0 ms, queue 1.25 ms, \
                     loss 1.00 %, cwnd 10: *2 (probability 0.75) on 10 makes 20 after 0.40 ms";
