@@ -1,60 +1,21 @@
-//! The Debian package of the agent that lies beside this build, installed, upgraded and removed by
-//! dpkg in a root of its own.
-//!
-//! Skipped, with the reason, where there is no such agent, no dpkg, or no root.
+//! A package that is installed, upgraded and removed by dpkg in a root of its own, in which nothing
+//! runs.
 
 use std::{
     fs::{self, Permissions},
-    os::unix::fs::{MetadataExt, PermissionsExt},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    process::{Command, ExitCode, Output},
+    process::Command,
 };
 
-use libtest_mimic::{Arguments, Completion, Trial};
 use tempfile::TempDir;
 
-const XTASK: &str = env!("CARGO_BIN_EXE_xtask");
-
-fn main() -> ExitCode {
-    let trial = Trial::ignorable_test("a_package_comes_and_goes", || {
-        Ok(match missing() {
-            Some(reason) => {
-                eprintln!("SKIPPED: a_package_comes_and_goes: {reason}");
-                Completion::ignored_with(reason)
-            }
-            None => {
-                a_package_comes_and_goes();
-                Completion::Completed
-            }
-        })
-    });
-    libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit_code()
-}
-
-/// The agent of the same build as these tests.
-fn agent() -> PathBuf {
-    Path::new(XTASK).with_file_name("cc-agent")
-}
+use crate::debian::{self, agent, newer, package, run};
 
 /// What is missing for the test; `None` when nothing is.
-fn missing() -> Option<String> {
-    let starts = |program: &str| Command::new(program).arg("--version").output().is_ok();
-    if !agent().exists() {
-        return Some(format!(
-            "{} is not there (`cargo build`)",
-            agent().display()
-        ));
-    }
-    let needed = ["dpkg-deb", "gzip", "strip", "tar"];
-    if let Some(program) = needed.into_iter().find(|program| !starts(program)) {
-        return Some(format!("there is no {program}"));
-    }
-    let is_root = fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
-    if !is_root {
-        return Some("dpkg installs as root only".to_owned());
-    }
+pub(crate) fn missing() -> Option<String> {
     let failed = |error| format!("dpkg installs nothing into a root of its own here: {error}");
-    install_nothing().err().map(failed)
+    debian::missing().or_else(|| install_nothing().err().map(failed))
 }
 
 /// Installs a package that holds nothing but a script, which a host may not let dpkg do.
@@ -79,34 +40,6 @@ fn install_nothing() -> Result<(), String> {
         true => Ok(()),
         false => Err(String::from_utf8_lossy(&output.stderr).replace('\n', " ")),
     }
-}
-
-/// Runs a command that must succeed.
-fn run(command: &mut Command) -> Output {
-    let output = command
-        .output()
-        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    assert!(output.status.success(), "{command:?}: {output:?}");
-    output
-}
-
-/// Packages the program into a directory at a time in s since 1970, and returns the path of the
-/// .deb.
-fn package(program: &Path, out: &Path, epoch: &str) -> PathBuf {
-    fs::create_dir(out).expect("it is not there");
-    let mut command = Command::new(XTASK);
-    command.args(["package", "--program"]).arg(program);
-    command.arg("--out").arg(out);
-    command.env("SOURCE_DATE_EPOCH", epoch);
-    // Quick rather than small.
-    command.env("DPKG_DEB_COMPRESSOR_TYPE", "gzip");
-    command.env("DPKG_DEB_COMPRESSOR_LEVEL", "1");
-    run(&mut command);
-    let files = fs::read_dir(out).expect("it is there");
-    let files: Vec<PathBuf> = files.flatten().map(|entry| entry.path()).collect();
-    assert_eq!(files.len(), 2, "{files:?}");
-    let is_deb = |path: &PathBuf| path.extension().is_some_and(|end| end == "deb");
-    files.into_iter().find(is_deb).expect("one is a .deb")
 }
 
 /// Creates what dpkg asks for of a root.
@@ -139,7 +72,7 @@ fn dpkg(root: &Path, arguments: &[&str], what: &str) -> Command {
     command
 }
 
-fn a_package_comes_and_goes() {
+pub(crate) fn a_package_comes_and_goes() {
     let directory = TempDir::new().expect("a directory for the test");
     let at = |name: &str| directory.path().join(name);
     let program = at("cc-agent");
@@ -194,21 +127,4 @@ fn a_package_comes_and_goes() {
     assert!(!root.join("usr").exists(), "nothing is left of the program");
     run(&mut dpkg(&root, &["--purge"], "cc-agent"));
     assert!(!options.exists() && !root.join("var/lib/cc-agent").exists());
-}
-
-/// The same package with a higher version.
-fn newer(deb: &Path, unpacked: &Path) -> PathBuf {
-    run(Command::new("dpkg-deb")
-        .arg("--raw-extract")
-        .args([deb, unpacked]));
-    let control = unpacked.join("DEBIAN/control");
-    let text = fs::read_to_string(&control).expect("reads");
-    let is_version = |line: &&str| line.starts_with("Version: ");
-    let version = text.lines().find(is_version).expect("it has one");
-    fs::write(&control, text.replace(version, "Version: 99.0")).expect("writes");
-    let newer = unpacked.with_extension("deb");
-    let mut build = Command::new("dpkg-deb");
-    build.args(["--root-owner-group", "-Zgzip", "-z1", "--build"]);
-    run(build.args([unpacked, newer.as_path()]));
-    newer
 }
