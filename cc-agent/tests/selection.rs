@@ -25,6 +25,7 @@ use socket2::{Domain, SockRef, Socket, Type};
 fn main() -> ExitCode {
     cc_lab::run(cc_lab::trials![
         several_cgroups_use_it,
+        routes_select_it_for_connections_over_them,
         commands_name_cgroups_while_it_runs,
         a_successor_keeps_the_cgroups_that_commands_have_named,
         pods_that_an_annotation_selects_are_paced_behind_veth,
@@ -160,6 +161,65 @@ fn several_cgroups_use_it() {
 }
 
 /// Runs a command of `cc-agent`, and returns whether it succeeded and what it said.
+/// Routes to the receiver that name this congestion control, in words of `ip route`.
+fn route_by(bench: &Bench, congestion_control: &str) {
+    let sender = bench.sender();
+    sender.ip(&format!(
+        "route replace 10.77.2.2 via 10.77.1.1 congctl {congestion_control}"
+    ));
+    sender.ip(&format!(
+        "-6 route replace fd77:2::2 via fd77:1::1 congctl {congestion_control}"
+    ));
+}
+
+fn routes_select_it_for_connections_over_them() {
+    let bench = Bench::new();
+    let (sender, receiver) = (bench.sender(), &bench.network.path.receiver);
+    let neighbour = Sink::listen(bench.network.path.router(), AfterEnd::Close);
+    let elsewhere = neighbour.at(Ipv4Addr::new(10, 77, 1, 1).into());
+    let over_another = || settled(Flow::connect_without_choice(sender, elsewhere));
+    let listener = listen(sender);
+    let port = listener.local_addr().expect("it is bound").port();
+    let accepts = |host: IpAddr| accepted(&listener, receiver, SocketAddr::new(host, port));
+    let mut agent = bench.agent(&[]);
+    let [four, ..] = bench.receivers();
+    let earlier = Flow::connect_without_choice(sender, bench.network.sink.at(four));
+    assert_eq!(bench.finds(four), "reno", "no route names it yet");
+    route_by(&bench, &bench.name);
+    for host in bench.receivers() {
+        assert_eq!(bench.finds(host), bench.name, "{host}");
+        // The route is looked at after the socket's own choice.
+        let address = bench.network.sink.at(host);
+        let choice = Flow::connect(sender, address, "reno");
+        assert_eq!(settled(choice), bench.name, "{host}");
+    }
+    for host in [IpAddr::from(OWN4), OWN6.into()] {
+        assert_eq!(accepts(host), bench.name, "{host}");
+    }
+    assert_eq!(over_another(), "reno");
+    assert_eq!(settled(earlier), "reno", "it was made before");
+    let served = Flow::connect_without_choice(sender, bench.network.sink.at(four)).sending();
+    eventually("it is decided about", || {
+        (agent.status().agent.decisions > 0).then_some(())
+    });
+    drop(served);
+    agent.end(Signal::SIGTERM);
+
+    // Without an agent the name is none, and with the next one it is again what the route names.
+    assert_eq!(bench.finds(four), "reno");
+    let mut agent = bench.agent(&["--restricted"]);
+    assert_eq!(bench.finds(four), bench.name);
+    agent.end(Signal::SIGTERM);
+    // The lists come first, unless the route locks the name.
+    let agent = bench.agent(&["--never-to", "10.77.2.0/24"]);
+    assert_eq!(bench.finds(four), "reno");
+    assert_eq!(count(&agent, Counter::ConnectionsLeft), 1);
+    route_by(&bench, &format!("lock {}", bench.name));
+    assert_eq!(bench.finds(four), bench.name);
+    // It is tried at the start and at the first ACK.
+    assert!(count(&agent, Counter::ConnectionsKept) > 0);
+}
+
 fn command(arguments: &[&str], socket: &Path) -> (bool, String) {
     let mut command = Command::new(BINARY);
     command.args(arguments).arg("--socket").arg(socket);
