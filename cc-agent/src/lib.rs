@@ -55,6 +55,8 @@ pub mod metrics;
 pub mod network;
 mod notify;
 pub mod observe;
+#[cfg(test)]
+mod operations;
 pub mod options;
 mod period;
 pub mod pods;

@@ -8,8 +8,6 @@
 mod attempts;
 mod exposition;
 mod observed;
-#[cfg(test)]
-mod operations;
 mod page;
 mod server;
 
@@ -26,6 +24,8 @@ use tracing::info;
 
 pub(crate) use attempts::{Attempts, Task, registry};
 pub use exposition::encode;
+#[cfg(test)]
+pub(crate) use observed::page as page_of_an_observer;
 pub(crate) use observed::{Losses, Observed, Question};
 pub(crate) use server::{serve_observed, serve_own};
 

@@ -21,7 +21,7 @@ const AGENT: Task = Task {
     entry: "RlccNotFollowed",
 };
 
-/// How following goes.
+/// How following goes: what a page says of it.
 pub(super) struct Tally {
     channel: Attempts,
     agent: Attempts,

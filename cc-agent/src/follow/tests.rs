@@ -27,7 +27,7 @@ struct Agent(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
-    /// Counts its starts.
+    /// Number of times that it was started again.
     runs: u32,
     uptime_s: f64,
     sha256: Option<String>,

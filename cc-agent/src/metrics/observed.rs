@@ -58,8 +58,8 @@ impl Losses {
             (
                 "observer_records_dropped",
                 self.records_dropped,
-                "records were lost because the observer was behind: their windows are in no figure; give \
-                 it more processor time, or select fewer flows",
+                "records were lost because the observer was behind: their windows are in no \
+                 figure; give it more processor time, or select fewer flows",
             ),
             (
                 "observer_acks_missed",
@@ -260,6 +260,12 @@ impl Page<'_> {
         }
         Ok(())
     }
+}
+
+/// The page of an observer that has seen flows of one group.
+#[cfg(test)]
+pub(crate) fn page() -> String {
+    encode(tests::observed(&[("/web", "rlcc")]))
 }
 
 #[cfg(test)]

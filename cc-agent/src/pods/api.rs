@@ -136,7 +136,7 @@ pub(super) struct Api {
     pub node: String,
     /// The file of the token that is sent; `None` where none is needed.
     pub token_file: Option<PathBuf>,
-    /// Counts lists and watches.
+    /// Counts the lists and the watches.
     pub attempts: Attempts,
 }
 

@@ -18,7 +18,7 @@ const AGENT: Task = Task {
     entry: "RlccPodsNotServed",
 };
 
-/// How selecting goes.
+/// How selecting goes: what a page says of it.
 #[derive(Clone)]
 pub(super) struct Tally {
     /// Lists and watches of the API server.

@@ -15,7 +15,7 @@ const PASSES: Task = Task {
     entry: "RlccShippingFails",
 };
 
-/// How uploading goes.
+/// How uploading goes: what a page says of it.
 pub(super) struct Tally {
     passes: Attempts,
     recordings: Counter,

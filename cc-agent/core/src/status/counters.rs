@@ -326,7 +326,8 @@ pub(super) fn datapath_meaning(counter: Counter) -> (&'static str, Option<&'stat
             Some("RlccFlowsOnFallback"),
         ),
         Counter::FallbacksLeft => (
-            "Times that a flow left the fallback for a new decision, normal after it has entered it.",
+            "Times that a flow left the fallback for a new decision: normal after it has \
+             entered it.",
             None,
         ),
         Counter::FlowsUnanswered => (

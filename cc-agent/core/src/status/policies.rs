@@ -23,7 +23,7 @@ pub struct KnownPolicy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Standing {
-    /// It is the incumbent.
+    /// It is the incumbent, which decides.
     InService,
     /// Another one was put into service after it.
     Former,

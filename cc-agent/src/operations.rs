@@ -11,8 +11,7 @@ use cc_core::status::{
     DELAY_MS, Distribution, RecordingStatus, RemoteStatus, WindowDistributions, samples,
 };
 
-use super::*;
-use crate::{follow, pods, ship};
+use crate::{follow, metrics, pods, ship};
 
 const RULES: &str = "examples/prometheus/rlcc.rules.yml";
 const DASHBOARD: &str = "examples/grafana/rlcc.json";
@@ -41,10 +40,9 @@ fn complete() -> cc_core::status::Snapshot {
 /// The pages of an agent, an observer and the processes beside the agent, with all that can be on
 /// them.
 fn pages() -> Vec<String> {
-    let seen = observed::tests::observed(&[("/web", "rlcc")]);
     vec![
-        encode(Some(&complete())),
-        observed::encode(seen),
+        metrics::encode(Some(&complete())),
+        metrics::page_of_an_observer(),
         follow::page(),
         ship::page(),
         pods::page(),
