@@ -5,16 +5,19 @@ use std::{
     fs,
     io::ErrorKind,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream},
+    path::Path,
     process::{Child, Command, Stdio},
     time::Duration,
 };
 
+use cc_channel::SigningKey;
 use cc_lab::{Agent, Namespace, Network, eventually, unique_name};
+use tempfile::TempDir;
 
 use crate::{BINARY, SHARED};
 
-/// Where the agent's metrics and the observer's are by default.
-const PORTS: [u16; 2] = [9465, 9467];
+/// Where the metrics are by default of the agent, the observer, `follow`, `ship` and `pods`.
+const PORTS: [u16; 5] = [9465, 9467, 9468, 9469, 9470];
 /// The addresses of the sender.
 const ADDRESSES: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(10, 77, 1, 2)),
@@ -35,6 +38,25 @@ pub(crate) fn what_listens_is_on_loopback_only() {
     let socket = agent.socket().display().to_string();
     let exporter = Process::start(sender, &["metrics", "--socket", &socket]);
     let observer = Process::start(sender, &["observe", "--metrics"]);
+    // A channel, recordings and an API server that have nothing to tell.
+    let place = TempDir::new().expect("a directory for the test");
+    let place = place.path().to_str().expect("it is ASCII");
+    let key = SigningKey::create(&Path::new(place).join("key.pem")).expect("writes");
+    let key = key.public().to_string();
+    let follow = [
+        "follow",
+        "--channel",
+        place,
+        "--policies",
+        place,
+        "--key",
+        &key,
+    ];
+    let follow = [&follow[..], &["--socket", &socket, "--metrics"]].concat();
+    let ship = ["ship", place, "--to", place, "--metrics"];
+    let pods = ["pods", "--node", "n", "--server", "http://127.0.0.1:1"];
+    let pods = [&pods[..], &["--socket", &socket, "--metrics"]].concat();
+    let beside = [&follow[..], &ship, &pods].map(|it| Process::start(sender, it));
     for port in PORTS {
         eventually("it listens", || {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -56,7 +78,7 @@ pub(crate) fn what_listens_is_on_loopback_only() {
         let of_network = inodes(pid).intersection(&all).count();
         assert_eq!(of_network, 0, "process {pid} has a socket of TCP or UDP");
     }
-    for process in [&exporter, &observer] {
+    for process in [&exporter, &observer].into_iter().chain(&beside) {
         let listening = sockets.iter().map(|found| found.inode);
         let owned = inodes(process.0.id());
         let owned = listening.filter(|inode| owned.contains(inode)).count();
