@@ -1,5 +1,8 @@
 //! The directory or object store that a channel is in, and recordings are shipped to.
 
+#[cfg(all(test, feature = "cloud"))]
+mod counterpart;
+
 use std::{collections::BTreeMap, fmt, fs, path::Path as FilePath, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, TryStreamExt};
@@ -56,6 +59,18 @@ impl Store {
     ///
     /// Returns an error when a directory is not there, and when this build cannot open the URL.
     pub fn open(place: &str) -> Result<Self, ChannelError> {
+        let options = std::env::vars().filter_map(|(key, value)| {
+            let is_option = OPTIONS.iter().any(|option| key.starts_with(option));
+            is_option.then(|| (key.to_lowercase(), value))
+        });
+        Self::open_with(place, options)
+    }
+
+    /// Opens the store as [`Self::open`] does, with these options of an object store.
+    fn open_with(
+        place: &str,
+        options: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, ChannelError> {
         let failed = |reason: String| ChannelError::Place {
             place: shown(place),
             reason,
@@ -77,10 +92,6 @@ impl Store {
         #[cfg(feature = "cloud")]
         // Fails only where the process has a provider already.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let options = std::env::vars().filter_map(|(key, value)| {
-            let is_option = OPTIONS.iter().any(|option| key.starts_with(option));
-            is_option.then(|| (key.to_lowercase(), value))
-        });
         let (objects, prefix) = match parse_url_opts(&url, options) {
             Ok(found) => found,
             Err(error) if cfg!(feature = "cloud") => return Err(failed(error.to_string())),
@@ -361,7 +372,7 @@ mod tests {
     #[test]
     fn places_that_are_none_are_refused_with_the_remedy() {
         let build = match cfg!(feature = "cloud") {
-            true => "Bucket",
+            true => "Unable to recognise URL",
             false => "--features cloud",
         };
         for (place, part) in [
