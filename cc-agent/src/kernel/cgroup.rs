@@ -7,7 +7,7 @@ use std::{
     fs,
     fs::File,
     io,
-    os::unix::{ffi::OsStrExt, fs::MetadataExt},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -15,6 +15,9 @@ use super::Error;
 
 pub(super) use added::AddedCgroups;
 pub use paths::CgroupPaths;
+
+/// `CGROUP2_SUPER_MAGIC` (include/uapi/linux/magic.h).
+const CGROUP2: rustix::fs::FsWord = 0x6367_7270;
 
 /// The id of the cgroup v2 with this directory, as in [`cc_ebpf::Identity::cgroup_id`]: the inode
 /// number of the directory.
@@ -30,15 +33,8 @@ pub fn cgroup_id(directory: &Path) -> Result<u64, Error> {
         ))
     };
     let metadata = fs::metadata(directory).map_err(wrong())?;
-    let path = std::ffi::CString::new(directory.as_os_str().as_bytes())
-        .map_err(|error| wrong()(error.into()))?;
-    // SAFETY: all-zero bytes are a valid statfs.
-    let mut system: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: the path ends with a NUL, and the place for the result is as large as it must be.
-    if unsafe { libc::statfs(path.as_ptr(), &raw mut system) } != 0 {
-        return Err(wrong()(io::Error::last_os_error()));
-    }
-    if system.f_type != libc::CGROUP2_SUPER_MAGIC || !metadata.is_dir() {
+    let system = rustix::fs::statfs(directory).map_err(|error| wrong()(error.into()))?;
+    if system.f_type != CGROUP2 || !metadata.is_dir() {
         return Err(wrong()(io::Error::new(
             io::ErrorKind::InvalidInput,
             "it is no directory of a cgroup v2 file system; `mount -t cgroup2` shows where one is",

@@ -139,18 +139,13 @@ fn places() -> impl Iterator<Item = (String, PathBuf)> {
 /// Opens a namespace; `None` where there is something else.
 fn open(path: &Path) -> io::Result<Option<(File, u64)>> {
     /// `NSFS_MAGIC` (include/uapi/linux/magic.h).
-    const NSFS: libc::__fsword_t = 0x6e73_6673;
+    const NSFS: rustix::fs::FsWord = 0x6e73_6673;
     let mut options = fs::OpenOptions::new();
     let file = options
         .read(true)
         .custom_flags(libc::O_NONBLOCK)
         .open(path)?;
-    // SAFETY: all-zero bytes are a valid statfs.
-    let mut system: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: an open descriptor, and a place for the result that is as large as it must be.
-    if unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut system) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let system = rustix::fs::fstatfs(&file)?;
     let inode = file.metadata()?.ino();
     Ok((system.f_type == NSFS).then_some((file, inode)))
 }

@@ -1,5 +1,5 @@
-//! A whole system of its own: systemd as the first process of new namespaces, over this host's files,
-//! of which it changes none.
+//! A whole system of its own: systemd as the first process of new namespaces, over this host's
+//! files, of which it changes none.
 
 use std::{
     fs,

@@ -268,7 +268,7 @@ impl Decisions {
         seen.last().copied()
     }
 
-    /// The longest time between two looks that saw decisions, of which the latter was after `since`.
+    /// The longest time between two looks that saw decisions, the latter of them after `since`.
     fn longest_gap(&self, since: Instant) -> Duration {
         let seen = self.seen.lock().expect("no panic while it is held");
         let pairs = seen.windows(2).filter(|pair| pair[1] > since);
