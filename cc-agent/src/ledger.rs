@@ -234,6 +234,8 @@ impl Place {
                 job.policy,
                 path.display()
             );
+            // An empty directory is of no use; one with other policies stays.
+            let _ = path.parent().map(fs::remove_dir);
         }
     }
 
@@ -307,6 +309,9 @@ impl Place {
         let Some(directory) = &self.0 else {
             return Ok(());
         };
+        if !directory.exists() {
+            return Ok(());
+        }
         self.make()?;
         let mut others = Vec::new();
         for entry in fs::read_dir(directory)? {
@@ -497,8 +502,8 @@ mod tests {
         ledger.begin(in_service(&fixed, None, "start"), &job(&fixed));
         assert_eq!((list(&ledger), count()), ("fi!".into(), 0));
         ledger.serve(known("aa"));
-        // The list, and the directory of the files.
-        assert_eq!(count(), 2);
+        // The list; there is no file yet for the directory.
+        assert_eq!(count(), 1);
         // From then on the starts are known as well.
         let mut ledger = Ledger::of("rlcc", &socket);
         let random = PolicySpec::Random;
