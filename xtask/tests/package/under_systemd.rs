@@ -150,6 +150,8 @@ pub(crate) fn a_package_lives_under_systemd() {
     // A stop restores the default, and open flows go on.
     system.succeed("systemctl stop cc-agent");
     assert_eq!(sender.sysctl(DEFAULT), FORMER, "the former default");
+    let after = show(&system, "cc-agent", "ExecStopPost");
+    assert!(after.contains("code=exited ; status=0"), "{after}");
     let before = churn.completed();
     eventually("flows go on without an agent", || {
         (churn.completed() > before + PASSING as u64).then_some(())
@@ -208,6 +210,7 @@ fn show(system: &System, unit: &str, property: &str) -> String {
 /// a decision since it began.
 fn takeover(system: &System, decisions: &Decisions, act: impl FnOnce()) -> Duration {
     let former = show(system, "cc-agent", "MainPID");
+    let invocation = show(system, "cc-agent", "InvocationID");
     let began = Instant::now();
     act();
     eventually("another process is the agent", || {
@@ -219,6 +222,9 @@ fn takeover(system: &System, decisions: &Decisions, act: impl FnOnce()) -> Durat
     });
     assert_eq!(show(system, "cc-agent", "NRestarts"), "0");
     assert_eq!(show(system, "cc-agent", "ActiveState"), "active");
+    // A restart that somebody asks for changes the process and leaves `NRestarts` at 0 too.
+    let same = show(system, "cc-agent", "InvocationID") == invocation;
+    assert!(same, "the service was restarted rather than taken over");
     let gap = decisions.longest_gap(began);
     assert!(gap < TAKEOVER, "{gap:?} without a decision");
     gap
