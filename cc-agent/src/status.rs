@@ -44,7 +44,7 @@ use tokio::{
 pub struct CommandRequest {
     /// What the agent shall do.
     pub command: Command,
-    /// The client.
+    /// The client whose request it is.
     pub peer: Peer,
     /// Takes the outcome, for which the client waits.
     pub reply: oneshot::Sender<Outcome>,

@@ -24,7 +24,7 @@ use cc_core::{
     policy::{Choice, Fixed, Policy, Query},
 };
 
-/// Slots of a [`FakeDatapath`].
+/// How many slots a [`FakeDatapath`] has.
 pub(crate) const SLOTS: usize = 8;
 
 /// A policy that sets every flow's cwnd to `cwnd` segments.
