@@ -22,11 +22,14 @@ use tokio::{
 };
 use tracing::info;
 
-pub(crate) use attempts::{Attempts, Task, registry};
+pub(crate) use attempts::{Attempts, Task};
 pub use exposition::encode;
 #[cfg(test)]
 pub(crate) use observed::page as page_of_an_observer;
 pub(crate) use observed::{Losses, Observed, Question};
+pub(crate) use page::registry;
+#[cfg(test)]
+pub(crate) use page::{page_of, value};
 pub(crate) use server::{serve_observed, serve_own};
 
 /// Where an exporter of the agent's metrics listens.

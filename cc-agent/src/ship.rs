@@ -276,7 +276,7 @@ impl Shipper {
 mod tests {
     use std::os::unix::fs::symlink;
 
-    use prometheus_client::{encoding::text, registry::Registry};
+    use prometheus_client::registry::Registry;
     use tempfile::TempDir;
 
     use super::*;
@@ -404,15 +404,9 @@ mod tests {
         );
     }
 
-    /// A figure of a page; its name without the common beginning.
+    /// A figure of how uploading goes.
     fn value(registry: &Registry, name: &str) -> f64 {
-        let mut page = String::new();
-        text::encode(&mut page, registry).expect("it is a string");
-        let start = format!("rlcc_ship_{name} ");
-        let line = page.lines().find_map(|line| line.strip_prefix(&start));
-        line.unwrap_or_else(|| panic!("{name} in {page}"))
-            .parse()
-            .expect("a number")
+        metrics::value(registry, &format!("ship_{name}"))
     }
 
     #[tokio::test(start_paused = true)]

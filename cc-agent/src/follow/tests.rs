@@ -13,7 +13,7 @@ use cc_core::{
     policy::DEFAULT_POLICY,
     status::{Reply, Request as SocketRequest, samples::busy},
 };
-use prometheus_client::{encoding::text, registry::Registry};
+use prometheus_client::registry::Registry;
 use tempfile::TempDir;
 use tokio::time::sleep;
 
@@ -150,15 +150,9 @@ impl Bench {
     }
 }
 
-/// A figure of a page; its name without the common beginning.
+/// A figure of how following goes.
 fn value(registry: &Registry, name: &str) -> f64 {
-    let mut page = String::new();
-    text::encode(&mut page, registry).expect("it is a string");
-    let start = format!("rlcc_follow_{name} ");
-    let line = page.lines().find_map(|line| line.strip_prefix(&start));
-    line.unwrap_or_else(|| panic!("{name} in {page}"))
-        .parse()
-        .expect("a number")
+    metrics::value(registry, &format!("follow_{name}"))
 }
 
 /// Looks every minute for this many minutes, the first time at once.

@@ -8,15 +8,13 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use super::page::PREFIX;
-
 /// What is attempted, as the help texts say it.
 pub(crate) struct Task {
     /// What the metrics' names begin with, such as `follow_channel`.
     pub name: &'static str,
     /// The attempts, in the plural, such as "looks at the channel".
     pub attempts: &'static str,
-    /// What follows from a failure, and the heading in docs/runbook.md.
+    /// What follows from a failure, as a sentence.
     pub consequence: &'static str,
     /// The heading in docs/runbook.md under which there is what to do.
     pub entry: &'static str,
@@ -93,11 +91,6 @@ impl Attempts {
     }
 }
 
-/// An empty page, to which metrics are added.
-pub(crate) fn registry() -> Registry {
-    Registry::with_prefix(PREFIX)
-}
-
 /// The time in s since 1970.
 fn now_s() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -106,9 +99,10 @@ fn now_s() -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use prometheus_client::encoding::text;
-
-    use super::{super::page::tests::parse, *};
+    use super::{
+        super::page::{registry, rendered, value},
+        *,
+    };
 
     #[test]
     fn a_success_ends_the_failing_and_the_failures_stay_counted() {
@@ -120,17 +114,10 @@ mod tests {
             entry: "RlccChannelAway",
         };
         let attempts = Attempts::of(&task, &mut registry);
-        let page = || {
-            let mut page = String::new();
-            text::encode(&mut page, &registry).expect("it is a string");
-            page
-        };
-        let values = || {
-            let samples = parse(&page());
-            ["attempts_total", "failures_total", "failing"]
-                .map(|name| samples[&format!("rlcc_follow_channel_{name}")])
-        };
-        let began = parse(&page())["rlcc_follow_channel_last_success_timestamp_seconds"];
+        let page = || rendered(&registry);
+        let figure = |name| value(&registry, &format!("follow_channel_{name}"));
+        let values = || ["attempts_total", "failures_total", "failing"].map(figure);
+        let began = figure("last_success_timestamp_seconds");
         assert!(began > 1.7e9, "{began}");
         assert_eq!(values(), [0.0, 0.0, 0.0]);
         for _ in 0..2 {

@@ -13,16 +13,43 @@ use prometheus_client::{
 };
 
 /// What all names begin with.
-pub(super) const PREFIX: &str = "rlcc";
+const PREFIX: &str = "rlcc";
 
 /// The whole page of what `collector` adds to it.
 pub(super) fn encode(collector: impl Collector) -> String {
-    let mut registry = Registry::with_prefix(PREFIX);
+    let mut registry = registry();
     registry.register_collector(Box::new(collector));
+    rendered(&registry)
+}
+
+/// An empty page, to which metrics are added.
+pub(crate) fn registry() -> Registry {
+    Registry::with_prefix(PREFIX)
+}
+
+/// The page of what a registry has now.
+pub(super) fn rendered(registry: &Registry) -> String {
     let mut text = String::new();
     // Writing to a string does not fail.
-    let _ = text::encode(&mut text, &registry);
+    let _ = text::encode(&mut text, registry);
     text
+}
+
+/// The page of what `add` puts on an empty one.
+#[cfg(test)]
+pub(crate) fn page_of<T>(add: impl FnOnce(&mut Registry) -> T) -> String {
+    let mut registry = registry();
+    let _added = add(&mut registry);
+    rendered(&registry)
+}
+
+/// A figure of the page of a registry; its name without the common beginning.
+#[cfg(test)]
+pub(crate) fn value(registry: &Registry, name: &str) -> f64 {
+    let page = rendered(registry);
+    let samples = tests::parse(&page);
+    let value = samples.get(&format!("{PREFIX}_{name}"));
+    *value.unwrap_or_else(|| panic!("{name} in {page}"))
 }
 
 /// The page, to which families of metrics are added one after the other. A help text says what a

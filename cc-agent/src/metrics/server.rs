@@ -15,7 +15,7 @@ use hyper::{
     Method, Request, Response, StatusCode,
     body::{Bytes, Incoming},
 };
-use prometheus_client::{encoding::text, registry::Registry};
+use prometheus_client::registry::Registry;
 use tokio::{
     net::TcpListener,
     sync::{mpsc, oneshot},
@@ -26,6 +26,7 @@ use tracing::info;
 use super::{
     exposition,
     observed::{self, Question},
+    page::rendered,
 };
 
 /// The agent that is asked, and what it said last.
@@ -97,12 +98,8 @@ pub(crate) fn serve_own(
     tokio::spawn(http::serve(listener, Limits::OF_A_PAGE, move |request| {
         let registry = Arc::clone(&registry);
         async move {
-            refusal(&request, &["/metrics"]).unwrap_or_else(|| {
-                let mut page = String::new();
-                // Writing to a string does not fail.
-                let _ = text::encode(&mut page, &registry);
-                http::open_metrics(page)
-            })
+            refusal(&request, &["/metrics"])
+                .unwrap_or_else(|| http::open_metrics(rendered(&registry)))
         }
     }));
     Ok(())

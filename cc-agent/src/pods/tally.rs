@@ -63,9 +63,5 @@ impl Tally {
 /// The page of a selection that has not begun.
 #[cfg(test)]
 pub(crate) fn page() -> String {
-    let mut registry = crate::metrics::registry();
-    let _tally = Tally::of(&mut registry);
-    let mut page = String::new();
-    prometheus_client::encoding::text::encode(&mut page, &registry).expect("it is a string");
-    page
+    crate::metrics::page_of(Tally::of)
 }

@@ -41,16 +41,28 @@ impl Source {
 }
 
 fn add_component() -> Result<()> {
-    // rustup's own retries take much longer on a host without network.
+    rustup(
+        &["component", "add", "rust-src"],
+        "adding rust-src to the toolchain in use by rustup \
+         (the BPF target's core library is built from source)",
+    )
+}
+
+/// Prints `what` is done, and has rustup do it.
+///
+/// # Errors
+///
+/// Returns an error when there is no rustup, and when it fails or takes longer than two minutes.
+pub(super) fn rustup(arguments: &[&str], what: &str) -> Result<()> {
+    // Its own retries take much longer on a host without network.
     const LIMIT: Duration = Duration::from_secs(120);
     if process::find_program("rustup").is_none() {
         bail!("there is no rustup");
     }
-    say("adding rust-src to the toolchain in use by rustup \
-         (the BPF target's core library is built from source)");
+    say(what);
     let mut rustup = Command::new("rustup");
     rustup
-        .args(["component", "add", "rust-src"])
+        .args(arguments)
         // A backtrace would hide rustup's own message.
         .env("RUST_BACKTRACE", "0");
     process::run_within(&mut rustup, LIMIT)
