@@ -9,7 +9,7 @@ use cc_ebpf::{
 use crate::{
     arguments::{Arguments, entry_point},
     follow::{Rings, close, decision_cell, flow_of, open},
-    leave::leave,
+    leave::{Outcome, leave},
     maps::{HEARTBEAT, SETTINGS, count},
     socket::{RateSample, Socket},
 };
@@ -28,7 +28,7 @@ entry_point!(
         if state.has_flow() {
             close(socket, &state);
         }
-        if !leave(socket) {
+        if leave(socket) != Outcome::Left {
             socket.set_state(SocketState::ready(socket.totals(0)));
         }
         0
@@ -150,8 +150,12 @@ fn cong_control(arguments: &Arguments, socket: Socket, sample: RateSample) {
     if state.opens(socket.is_synchronised(), now_ns, || socket.totals(rtos)) {
         // Once more, since `init` may have been left out, or called while a BPF program was
         // choosing this congestion control, when no other can be chosen.
-        if leave(socket) {
-            return;
+        match leave(socket) {
+            Outcome::Served => {}
+            Outcome::Left => return,
+            Outcome::Kept => {
+                count(Counter::ConnectionsKept);
+            }
         }
         if !open(socket, &mut state, now_ns, socket.cwnd())
             && state.wait(now_ns)

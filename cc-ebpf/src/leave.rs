@@ -19,21 +19,31 @@ const TCP_CONGESTION: i32 = 13;
 /// Bits of an address in the trie of networks.
 const WHOLE: u32 = 128;
 
-/// Leaves a connection to another congestion control where the lists say so. Then the socket has
-/// that one's state, and nothing is to be written to it any more.
+/// What became of a connection that came under this congestion control.
+#[derive(PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// No list leaves it to another one.
+    Served,
+    /// It is under another one. Then the socket has that one's state, and nothing is to be written
+    /// to it any more.
+    Left,
+    /// A list leaves it to another one, and the kernel would not have that.
+    Kept,
+}
+
+/// Leaves a connection to another congestion control where the lists say so.
 #[inline(always)]
-pub(crate) fn leave(socket: Socket) -> bool {
+pub(crate) fn leave(socket: Socket) -> Outcome {
     if !is_out_of_scope(socket, socket.is_chosen()) {
-        return false;
+        return Outcome::Served;
     }
     let other = scope!(other);
     // SAFETY: the socket of a callback, which the kernel has locked.
-    let left = unsafe { set_congestion_control(socket.pointer(), other) } == 0;
-    count(match left {
-        true => Counter::ConnectionsLeft,
-        false => Counter::ConnectionsKept,
-    });
-    left
+    if unsafe { set_congestion_control(socket.pointer(), other) } != 0 {
+        return Outcome::Kept;
+    }
+    count(Counter::ConnectionsLeft);
+    Outcome::Left
 }
 
 /// Whether the lists leave a connection to another congestion control. `is_chosen` says whether
