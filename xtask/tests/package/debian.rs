@@ -10,7 +10,7 @@ use std::{
 const XTASK: &str = env!("CARGO_BIN_EXE_xtask");
 
 /// The agent of the same build as these tests.
-pub(crate) fn agent() -> PathBuf {
+fn agent() -> PathBuf {
     Path::new(XTASK).with_file_name("cc-agent")
 }
 
@@ -38,6 +38,13 @@ pub(crate) fn run(command: &mut Command) -> Output {
         .unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(output.status.success(), "{command:?}: {output:?}");
     output
+}
+
+/// Makes the agent of this build without its symbols in a directory, and returns its path.
+pub(crate) fn stripped(directory: &Path) -> PathBuf {
+    let program = directory.join("cc-agent");
+    run(Command::new("strip").arg("-o").arg(&program).arg(agent()));
+    program
 }
 
 /// Packages the program into a directory at a time in s since 1970, and returns the path of the

@@ -10,7 +10,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::debian::{self, agent, newer, package, run};
+use crate::debian::{self, newer, package, run, stripped};
 
 /// What is missing for the test; `None` when nothing is.
 pub(crate) fn missing() -> Option<String> {
@@ -75,8 +75,7 @@ fn dpkg(root: &Path, arguments: &[&str], what: &str) -> Command {
 pub(crate) fn a_package_comes_and_goes() {
     let directory = TempDir::new().expect("a directory for the test");
     let at = |name: &str| directory.path().join(name);
-    let program = at("cc-agent");
-    run(Command::new("strip").arg("-o").arg(&program).arg(agent()));
+    let program = stripped(directory.path());
     // A commit may be of a machine whose clock is ahead of this one's.
     let epoch = "4102444800";
     let deb = package(&program, &at("first"), epoch);

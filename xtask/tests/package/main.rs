@@ -2,6 +2,7 @@
 //!
 //! What this host lacks a requirement for is skipped, with the reason.
 
+mod beside;
 mod debian;
 mod in_root;
 mod system;
@@ -36,6 +37,11 @@ fn main() -> ExitCode {
             "a_package_lives_under_systemd",
             under_systemd::missing,
             under_systemd::a_package_lives_under_systemd,
+        ),
+        trial(
+            "the_services_beside_the_agent_do_their_work",
+            beside::missing,
+            beside::the_services_beside_the_agent_do_their_work,
         ),
     ];
     let arguments = Arguments {

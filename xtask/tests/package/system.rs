@@ -130,6 +130,42 @@ impl System {
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
+    /// Installs a package, and returns what that printed.
+    pub(crate) fn install(&self, deb: &Path) -> String {
+        fs::copy(deb, self.seen("/tmp/cc-agent.deb")).expect("there is room");
+        self.succeed(
+            "DEBIAN_FRONTEND=noninteractive dpkg --force-confold -i /tmp/cc-agent.deb 2>&1",
+        )
+    }
+
+    /// A property of a unit.
+    pub(crate) fn show(&self, unit: &str, property: &str) -> String {
+        self.succeed(&format!(
+            "systemctl show --property {property} --value {unit}"
+        ))
+    }
+
+    /// Waits until a service runs.
+    pub(crate) fn await_running(&self, unit: &str) {
+        eventually(&format!("{unit} runs"), || {
+            let state = self.show(unit, "ActiveState");
+            (state == "active" && self.show(unit, "SubState") == "running").then_some(())
+        });
+    }
+
+    /// The page of metrics at a port, which there must be within 30 s.
+    pub(crate) fn metrics(&self, port: u16) -> String {
+        let url = format!("http://127.0.0.1:{port}/metrics");
+        let fetch = format!(
+            "python3 -c \"import urllib.request as r; print(r.urlopen('{url}').read().decode())\""
+        );
+        let page = eventually("there is a page of metrics", || {
+            let page = self.run(&fetch);
+            page.status.success().then_some(page.stdout)
+        });
+        String::from_utf8_lossy(&page).into_owned()
+    }
+
     /// The path by which this host sees a file of the system's.
     pub(crate) fn seen(&self, path: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{path}", self.pid))

@@ -4,7 +4,6 @@
 use std::{
     fs,
     path::PathBuf,
-    process::Command,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -17,7 +16,7 @@ use cc_lab::{Bottleneck, Churn, Footprint, Network, eventually, unique_name};
 use tempfile::TempDir;
 
 use crate::{
-    debian::{self, agent, newer, package, run},
+    debian::{self, newer, package, stripped},
     system::System,
 };
 
@@ -45,9 +44,7 @@ pub(crate) fn a_package_lives_under_systemd() {
     let _exclusive = cc_lab::exclusive();
     let directory = TempDir::new().expect("a directory for the test");
     let at = |name: &str| directory.path().join(name);
-    let program = at("cc-agent");
-    run(Command::new("strip").arg("-o").arg(&program).arg(agent()));
-    let deb = package(&program, &at("first"), "0");
+    let deb = package(&stripped(directory.path()), &at("first"), "0");
     let network = Network::through(Bottleneck {
         rate_mbit: 50,
         queue_bytes: 500_000,
@@ -57,13 +54,7 @@ pub(crate) fn a_package_lives_under_systemd() {
     let system = System::boot(sender);
 
     // An installation starts nothing.
-    let install = |deb: &PathBuf| {
-        fs::copy(deb, system.seen("/tmp/cc-agent.deb")).expect("there is room");
-        system.succeed(
-            "DEBIAN_FRONTEND=noninteractive dpkg --force-confold -i /tmp/cc-agent.deb 2>&1",
-        )
-    };
-    install(&deb);
+    system.install(&deb);
     for unit in UNITS {
         let state = system.run(&format!("systemctl is-enabled {unit}"));
         let state = String::from_utf8_lossy(&state.stdout).trim().to_owned();
@@ -84,10 +75,7 @@ pub(crate) fn a_package_lives_under_systemd() {
     system.succeed(&beside);
     system.succeed("systemctl enable --now cc-agent cc-agent-metrics cc-agent-observe 2>&1");
     for unit in ["cc-agent", "cc-agent-metrics", "cc-agent-observe"] {
-        eventually("the services run", || {
-            let state = show(&system, unit, "ActiveState");
-            (state == "active" && show(&system, unit, "SubState") == "running").then_some(())
-        });
+        system.await_running(unit);
     }
     let socket = system.seen(&format!("/run/cc-agent/{name}.sock"));
     assert_eq!(sender.sysctl(DEFAULT), name, "the default");
@@ -95,13 +83,9 @@ pub(crate) fn a_package_lives_under_systemd() {
         ("metrics", 9465, "rlcc_up 1"),
         ("observe", 9467, "rlcc_observed_srtt_seconds"),
     ] {
-        let page = eventually(unit, || {
-            let page = system.run(&fetch(port));
-            page.status.success().then_some(page.stdout)
-        });
-        let page = String::from_utf8_lossy(&page);
+        let page = system.metrics(port);
         assert!(page.contains(line), "{unit}: {page}");
-        let restarts = show(&system, &format!("cc-agent-{unit}"), "NRestarts");
+        let restarts = system.show(&format!("cc-agent-{unit}"), "NRestarts");
         assert_eq!(restarts, "0", "{unit}");
     }
 
@@ -117,20 +101,20 @@ pub(crate) fn a_package_lives_under_systemd() {
     // So does an upgrade.
     let newer = newer(&deb, &at("newer"));
     let upgrade = takeover(&system, &decisions, || {
-        let said = install(&newer);
+        let said = system.install(&newer);
         assert!(!said.contains("Failed"), "{said}");
     });
     let version = system.succeed("dpkg-query -W -f '${Version}' cc-agent");
     assert_eq!(version, "99.0");
-    assert_eq!(show(&system, "cc-agent-metrics", "ActiveState"), "active");
+    assert_eq!(system.show("cc-agent-metrics", "ActiveState"), "active");
 
     // One that is killed is started again; ExecStopPost has restored the default meanwhile.
     let killed = Instant::now();
-    let main = show(&system, "cc-agent", "MainPID");
+    let main = system.show("cc-agent", "MainPID");
     system.succeed(&format!("kill -KILL {main}"));
     eventually("it is started again", || {
-        let restarts = show(&system, "cc-agent", "NRestarts") == "1";
-        (restarts && show(&system, "cc-agent", "ActiveState") == "active").then_some(())
+        let restarts = system.show("cc-agent", "NRestarts") == "1";
+        (restarts && system.show("cc-agent", "ActiveState") == "active").then_some(())
     });
     eventually("flows are decided about again", || {
         decisions.last().filter(|&at| at > killed + LOOK)
@@ -138,6 +122,8 @@ pub(crate) fn a_package_lives_under_systemd() {
     let kill = decisions.longest_gap(killed);
     let log = system.succeed("journalctl --no-pager -o json -u cc-agent CC_SERVICE=agent");
     assert!(log.contains(&format!("\"registered {name};")), "{log}");
+    let restored = format!("default congestion control is {FORMER} again, in the place of {name}");
+    assert!(log.contains(&restored), "before it was started: {log}");
     assert_eq!(sender.sysctl(DEFAULT), name, "the default again");
 
     println!(
@@ -150,7 +136,7 @@ pub(crate) fn a_package_lives_under_systemd() {
     // A stop restores the default, and open flows go on.
     system.succeed("systemctl stop cc-agent");
     assert_eq!(sender.sysctl(DEFAULT), FORMER, "the former default");
-    let after = show(&system, "cc-agent", "ExecStopPost");
+    let after = system.show("cc-agent", "ExecStopPost");
     assert!(after.contains("code=exited ; status=0"), "{after}");
     let before = churn.completed();
     eventually("flows go on without an agent", || {
@@ -193,37 +179,24 @@ const UNITS: [&str; 5] = [
     "cc-agent-policy-server",
 ];
 
-/// Prints the page of metrics at a port.
-fn fetch(port: u16) -> String {
-    let url = format!("http://127.0.0.1:{port}/metrics");
-    format!("python3 -c \"import urllib.request as r; print(r.urlopen('{url}').read().decode())\"")
-}
-
-/// A property of a unit.
-fn show(system: &System, unit: &str, property: &str) -> String {
-    system.succeed(&format!(
-        "systemctl show --property {property} --value {unit}"
-    ))
-}
-
 /// Does what makes a new agent take over from the running one, and returns the longest time without
 /// a decision since it began.
 fn takeover(system: &System, decisions: &Decisions, act: impl FnOnce()) -> Duration {
-    let former = show(system, "cc-agent", "MainPID");
-    let invocation = show(system, "cc-agent", "InvocationID");
+    let former = system.show("cc-agent", "MainPID");
+    let invocation = system.show("cc-agent", "InvocationID");
     let began = Instant::now();
     act();
     eventually("another process is the agent", || {
-        (show(system, "cc-agent", "MainPID") != former).then_some(())
+        (system.show("cc-agent", "MainPID") != former).then_some(())
     });
     let taken = Instant::now();
     eventually("it decides", || {
         decisions.last().filter(|&at| at > taken + LOOK)
     });
-    assert_eq!(show(system, "cc-agent", "NRestarts"), "0");
-    assert_eq!(show(system, "cc-agent", "ActiveState"), "active");
+    assert_eq!(system.show("cc-agent", "NRestarts"), "0");
+    assert_eq!(system.show("cc-agent", "ActiveState"), "active");
     // A restart that somebody asks for changes the process and leaves `NRestarts` at 0 too.
-    let same = show(system, "cc-agent", "InvocationID") == invocation;
+    let same = system.show("cc-agent", "InvocationID") == invocation;
     assert!(same, "the service was restarted rather than taken over");
     let gap = decisions.longest_gap(began);
     assert!(gap < TAKEOVER, "{gap:?} without a decision");
