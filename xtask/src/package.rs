@@ -4,6 +4,7 @@ mod contents;
 mod maintain;
 
 use std::{
+    ffi::OsString,
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -69,21 +70,22 @@ pub(crate) fn command(args: &Args) -> Result<()> {
         (None, None) => Some(object::provide()?),
     };
     let suffix = if args.is_static { "_static" } else { "" };
-    for path in package(&program, object.as_deref(), &out, suffix)? {
+    let [deb, archive] = package(&program, object.as_deref(), &out, suffix)?;
+    for path in [&deb, &archive] {
         say(format_args!("packaged {}", path.display()));
     }
     match &args.image {
-        Some(name) => image(name, &out),
+        Some(name) => image(name, &archive),
         None => Ok(()),
     }
 }
 
-/// Makes a container image of the archive of a static program in `out`.
+/// Makes a container image of the archive of a static program.
 ///
 /// # Errors
 ///
 /// Returns an error when there is neither podman nor buildah, or the one that is there fails.
-fn image(name: &str, out: &Path) -> Result<()> {
+fn image(name: &str, archive: &Path) -> Result<()> {
     let builder = ["podman", "buildah"]
         .into_iter()
         .find_map(process::find_program);
@@ -92,11 +94,18 @@ fn image(name: &str, out: &Path) -> Result<()> {
          buildah`)",
     )?;
     let file = workspace::root().join("examples/kubernetes/agent.Containerfile");
+    let (Some(directory), Some(archive)) = (archive.parent(), archive.file_name()) else {
+        bail!("{} is no file", archive.display());
+    };
+    let mut argument = OsString::from("ARCHIVE=");
+    argument.push(archive);
     let mut build = Command::new(builder);
     build
-        .args(["build", "--tag", name, "--file"])
+        .args(["build", "--tag", name, "--build-arg"])
+        .arg(argument)
+        .arg("--file")
         .arg(file)
-        .arg(out);
+        .arg(directory);
     process::run(&mut build)?;
     say(format_args!("made the image {name}"));
     Ok(())
