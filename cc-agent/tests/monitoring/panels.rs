@@ -2,7 +2,7 @@
 
 use std::{
     env, fs,
-    path::PathBuf,
+    path::Path,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::watchers::{Watchers, example_text, interval};
 
-/// The variable that names the directory to write the panels to.
+/// The variable that names the directory to write the panels to, within the workspace or absolute.
 const DIRECTORY_VARIABLE: &str = "CC_MONITORING_PANELS";
 const FILE: &str = "panels.svg";
 /// Most values of a line; more could not be distinguished.
@@ -104,7 +104,8 @@ impl Story {
             panels: panels.clone(),
         };
         if let Some(directory) = env::var_os(DIRECTORY_VARIABLE) {
-            let directory = PathBuf::from(directory);
+            let workspace = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+            let directory = workspace.join(directory);
             fs::create_dir_all(&directory).expect("a place for the panels");
             fs::write(directory.join(FILE), drawn.svg()).expect("writes");
         }
