@@ -1,7 +1,7 @@
 //! Packages for Debian, as `cargo xtask package` makes them of the agent beside this build.
 
 use std::{
-    fs,
+    env, fs,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::{Command, Output},
@@ -9,9 +9,16 @@ use std::{
 
 const XTASK: &str = env!("CARGO_BIN_EXE_xtask");
 
-/// The agent of the same build as these tests.
+/// The variable that names another program to package, such as a static one.
+const PROGRAM_VARIABLE: &str = "CC_PACKAGED_AGENT";
+
+/// The agent of the same build as these tests, or the one that is named, within the workspace or
+/// absolute.
 fn agent() -> PathBuf {
-    Path::new(XTASK).with_file_name("cc-agent")
+    match env::var_os(PROGRAM_VARIABLE) {
+        Some(named) => Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(named),
+        None => Path::new(XTASK).with_file_name("cc-agent"),
+    }
 }
 
 /// What is missing to make and to install packages; `None` when nothing is.
