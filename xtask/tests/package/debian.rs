@@ -26,7 +26,7 @@ pub(crate) fn missing() -> Option<String> {
     let starts = |program: &str| Command::new(program).arg("--version").output().is_ok();
     if !agent().exists() {
         return Some(format!(
-            "{} is not there (`cargo build`)",
+            "{} is not there (`cargo build -p cc-agent`)",
             agent().display()
         ));
     }
