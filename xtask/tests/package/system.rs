@@ -159,7 +159,7 @@ impl System {
         let fetch = format!(
             "python3 -c \"import urllib.request as r; print(r.urlopen('{url}').read().decode())\""
         );
-        let page = eventually("there is a page of metrics", || {
+        let page = eventually(&format!("there is a page at {url}"), || {
             let page = self.run(&fetch);
             page.status.success().then_some(page.stdout)
         });
