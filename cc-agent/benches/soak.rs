@@ -121,6 +121,8 @@ fn main() -> anyhow::Result<()> {
     report.show("seconds", plan.length.as_secs_f64());
     report.show("flows", (plan.lasting + plan.passing) as f64);
     report.show("kills", f64::from(disturbed.kills));
+    let without_agent = disturbed.without_agent.as_secs_f64();
+    report.show("longest_without_agent_s", without_agent);
     // Both at the same time, before either is ended.
     let received = [&undisturbed.traffic, &disturbed.traffic, &classical]
         .map(|traffic| traffic.sink.received() as f64);
@@ -201,6 +203,8 @@ struct Side {
     traffic: Traffic,
     looks: Vec<Look>,
     kills: u32,
+    /// The longest time from a kill until the next agent had the name.
+    without_agent: Duration,
 }
 
 /// What was seen of an agent at one time.
@@ -232,11 +236,13 @@ impl Side {
             traffic: Traffic::start(path, None, plan),
             looks: Vec::new(),
             kills: 0,
+            without_agent: Duration::ZERO,
         }
     }
 
     /// Kills the agent, as a crash would end it, and starts it again, as a service manager would.
     fn kill(&mut self, plan: &Plan) {
+        let killed = Instant::now();
         self.agent.end(Signal::SIGKILL);
         self.kills += 1;
         if links_register() {
@@ -245,6 +251,7 @@ impl Side {
             });
         }
         self.agent = start_agent(&self.traffic.path, &self.name, plan);
+        self.without_agent = self.without_agent.max(killed.elapsed());
     }
 
     /// Lets no flow come or go until all that count them agree, and notes what there is.

@@ -14,11 +14,12 @@ use std::{
 use anyhow::Context;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use tracing::warn;
 
 use crate::{
     bundle::BundleOptions,
     follow::FollowOptions,
-    kernel::{host, sysctl},
+    kernel::{host, priority, sysctl},
     logging,
     metrics::MetricsOptions,
     observe::ObserveOptions,
@@ -459,7 +460,12 @@ fn run(arguments: RunArgs) -> anyhow::Result<ExitCode> {
         return detach(&options.socket());
     }
     let _logs = logging::start(options.plain.unwrap_or(false)).context("starting the log")?;
+    // First of all: loading policy and datapath takes CPU time, and flows wait for the agent.
+    let priority = priority::set_niceness(options.niceness()?);
     let settings = options.resolve()?;
+    if let Err(error) = priority {
+        warn!("the agent keeps its priority, {error}: a busy host will delay decisions");
+    }
     carry_through(serve::serve(settings))
 }
 

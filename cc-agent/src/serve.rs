@@ -144,9 +144,6 @@ pub async fn serve(mut settings: Settings) -> Result<(), anyhow::Error> {
         Some(inheritance) => Datapath::inherit(&settings.datapath, inheritance)?,
         None => Datapath::load(&settings.datapath)?,
     };
-    if let Err(error) = priority::set_niceness(settings.niceness) {
-        warn!("the agent keeps its priority, {error}: a busy host will delay decisions");
-    }
     // Its thread may have to take another identity, for which it needs capabilities.
     let recording = settings.recording.take();
     let recording = recording.map(RecordingSettings::begin).transpose()?;

@@ -48,8 +48,6 @@ pub struct Settings {
     pub canary: Option<CanarySettings>,
     /// What to record; `None` without `--record`.
     pub recording: Option<RecordingSettings>,
-    /// Niceness of the agent's threads, -20 to 19.
-    pub niceness: i32,
     /// CSV file for per-ACK records; `None` without `--per-ack`.
     pub per_ack_file: Option<PathBuf>,
     /// Whether to become the host's default congestion control.
@@ -125,7 +123,20 @@ impl Settings {
 }
 
 impl RunOptions {
-    /// Checks all options and loads the policy. Nothing of the kernel is touched.
+    /// The niceness of the agent, which is in force before [`Self::resolve`] loads anything.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if it is out of range.
+    pub fn niceness(&self) -> Result<i32, SettingsError> {
+        let niceness = self.nice.unwrap_or(-15);
+        if !(-20..=19).contains(&niceness) {
+            return Err(out_of_range("--nice", niceness, "-20 to 19"));
+        }
+        Ok(niceness)
+    }
+
+    /// Checks all options but the niceness, and loads the policy. Nothing of the kernel is touched.
     ///
     /// # Errors
     ///
@@ -139,10 +150,6 @@ impl RunOptions {
         within("--heartbeat-ms", u64::from(heartbeat_ms), 20, 60_000)?;
         let slots = self.slots.unwrap_or(16_384);
         within("--slots", u64::from(slots), 1, 1 << 20)?;
-        let niceness = self.nice.unwrap_or(-15);
-        if !(-20..=19).contains(&niceness) {
-            return Err(out_of_range("--nice", niceness, "-20 to 19"));
-        }
         if let Some(duration) = self.duration
             && !(duration.is_finite() && (0.0..=1e9).contains(&duration))
         {
@@ -240,7 +247,6 @@ impl RunOptions {
             rails,
             canary_block: self.canary_block()?,
             canary,
-            niceness,
             per_ack_file: (ack_filter != AckFilter::Off)
                 .then(|| self.per_ack_file.unwrap_or_else(|| "acks.csv".into())),
             default,
@@ -457,6 +463,7 @@ mod tests {
         options.no_cage = Some(true);
         // A batch of an unoptimised build takes about as long as a policy may.
         options.batch_budget_ms = options.batch_budget_ms.or(Some(60_000.0));
+        options.niceness().map_err(|error| error.to_string())?;
         options.resolve().map_err(|error| error.to_string())
     }
 
@@ -473,6 +480,13 @@ mod tests {
         assert!(settings.recording.is_none() && settings.remote.is_none());
         assert_eq!(settings.policy.name.len(), 64, "a SHA-256");
         assert!(settings.policy.text.starts_with("default: "));
+    }
+
+    #[test]
+    fn the_niceness_is_known_before_anything_is_loaded() {
+        let niceness = |toml| RunOptions::parse(toml).map(|options| options.niceness());
+        assert!(matches!(niceness(""), Ok(Ok(-15))));
+        assert!(matches!(niceness("nice = 3"), Ok(Ok(3))));
     }
 
     #[test]
@@ -522,7 +536,6 @@ mod tests {
         assert_eq!(settings.loader.batch_budget, Some(Duration::from_secs(60)));
         assert_eq!(settings.rails.batch_time, Duration::from_millis(60_025));
         assert!(!settings.loader.caged);
-        assert_eq!(settings.niceness, 3);
         assert_eq!(settings.duration, Some(Duration::from_millis(2500)));
         assert_eq!(settings.per_ack_file, Some("f".into()));
         assert!(settings.default && settings.plain && settings.keep_capabilities);

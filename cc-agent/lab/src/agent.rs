@@ -7,6 +7,7 @@ use std::{
     process::{Child, Command, ExitStatus, Stdio},
     sync::{Arc, Mutex},
     thread::{self, JoinHandle},
+    time::{Duration, Instant},
 };
 
 use cc_client::{fetch, fetch_within};
@@ -27,6 +28,10 @@ pub struct Agent {
     log: Arc<Mutex<String>>,
     reader: Option<JoinHandle<()>>,
 }
+
+/// Time in which an agent has to have registered its name: systemd's `TimeoutStartSec`. Links that
+/// keep all processors in interrupts have delayed it by 36 s.
+const START: Duration = Duration::from_secs(90);
 
 /// The variable that allows a policy more time for a batch, in ms, on machines that are too slow
 /// for the default: emulated ones.
@@ -110,7 +115,7 @@ impl Agent {
     ///
     /// # Panics
     ///
-    /// Panics with the agent's log if it ends before that, or does not answer within 30 s.
+    /// Panics with the agent's log if it ends before that, or does not answer within 90 s.
     pub fn start(binary: &str, name: &str, arguments: &[&str]) -> Self {
         Self::launch(command_of(binary), name, arguments).registered()
     }
@@ -120,7 +125,7 @@ impl Agent {
     /// # Panics
     ///
     /// Panics with the agent's log if it ends before it is registered, or does not answer within
-    /// 30 s.
+    /// 90 s.
     pub fn start_in(namespace: &Namespace, binary: &str, name: &str, arguments: &[&str]) -> Self {
         let mut command = command_of(binary);
         namespace.hold(&mut command);
@@ -132,7 +137,7 @@ impl Agent {
     /// # Panics
     ///
     /// Panics with the agent's log if it ends before it is registered, or does not answer within
-    /// 30 s.
+    /// 90 s.
     pub fn start_by(command: Command, name: &str, arguments: &[&str]) -> Self {
         Self::launch(command, name, arguments).registered()
     }
@@ -221,11 +226,18 @@ impl Agent {
     }
 
     fn registered(mut self) -> Self {
-        eventually("the agent registered its name", || {
+        let started = Instant::now();
+        while fetch(&self.socket).is_err() {
             let ended = self.has_ended();
             assert!(ended.is_none(), "the agent ended: {}", self.log());
-            fetch(&self.socket).is_ok().then_some(())
-        });
+            assert!(
+                started.elapsed() < START,
+                "the agent has not registered its name in {} s: {}",
+                START.as_secs(),
+                self.log()
+            );
+            thread::sleep(Duration::from_millis(5));
+        }
         self
     }
 
