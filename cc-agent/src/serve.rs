@@ -49,7 +49,7 @@ use crate::{
     deploy::load_again,
     history::History,
     kernel::{
-        Datapath, clock, priority,
+        Datapath, clock,
         privileges::{self, Capabilities},
         sysctl::{self, DefaultCongestionControl},
     },
