@@ -203,6 +203,8 @@ struct Side {
     traffic: Traffic,
     looks: Vec<Look>,
     kills: u32,
+    /// Slots that agents which were killed had taken away from idle flows.
+    reclaimed: u64,
     /// The longest time from a kill until the next agent had the name.
     without_agent: Duration,
 }
@@ -236,12 +238,14 @@ impl Side {
             traffic: Traffic::start(path, None, plan),
             looks: Vec::new(),
             kills: 0,
+            reclaimed: 0,
             without_agent: Duration::ZERO,
         }
     }
 
     /// Kills the agent, as a crash would end it, and starts it again, as a service manager would.
     fn kill(&mut self, plan: &Plan) {
+        self.reclaimed += self.agent.status().agent.slots_reclaimed;
         let killed = Instant::now();
         self.agent.end(Signal::SIGKILL);
         self.kills += 1;
@@ -263,7 +267,8 @@ impl Side {
         while started.elapsed() < AGREEMENT {
             let status = self.agent.status();
             let count = |counter: Counter| status.datapath[counter.name()];
-            let ended = count(Counter::FlowsClosed) + status.agent.slots_reclaimed;
+            let reclaimed = self.reclaimed + status.agent.slots_reclaimed;
+            let ended = count(Counter::FlowsClosed) + reclaimed;
             let open = count(Counter::FlowsOpened).wrapping_sub(ended);
             live = [status.live_flows as u64, self.seen_by_ss(), open];
             if self.agree(at, live) {

@@ -145,7 +145,7 @@ pub(crate) struct ServedFlow {
     /// The last action, as [`FlowView::action`] has it.
     action: String,
     delays: FlowDelays,
-    /// When its last record came, ns.
+    /// When its last window came or, of one that nothing followed, began, ns; 0 before the first.
     seen_ns: u64,
     /// Its rows, while the agent records.
     rows: Option<EpisodeRows>,
@@ -422,9 +422,13 @@ impl Agent {
             .filter_map(|(_, _, flow)| Some((flow.arm, flow.canary.as_ref()?, flow.last.as_ref()?)))
     }
 
-    /// Takes over a live flow that a former agent served.
+    /// Takes over a live flow that a former agent served. It has been idle since the last window of
+    /// which that agent learned, or which its slot still has.
     pub fn adopt(&mut self, flow: &Flow) {
         self.take_over(flow);
+        if let Some(adopted) = self.flows.get_mut(FlowId::from(flow)) {
+            adopted.seen_ns = flow.window.start_ns;
+        }
     }
 
     /// Takes a record that arrived at `now_ns`. `read` reads the flow's state from a slot, for a
@@ -453,7 +457,8 @@ impl Agent {
     ) -> Vec<WindowRecord> {
         let closed = self.close_silent_windows(now_ns, read);
         for window in &closed {
-            self.saw(window, now_ns);
+            // Long ago, where a former agent has closed it before.
+            self.saw(window, window.start_ns);
         }
         closed
     }
@@ -467,8 +472,7 @@ impl Agent {
         self.close_lost(occupant);
     }
 
-    /// The flows whose last record came more than `idle_ns` before `now_ns`, the longest idle
-    /// first.
+    /// The flows whose last window came more than `idle_ns` before `now_ns`, the longest idle first.
     pub fn idle_flows(&self, now_ns: u64, idle_ns: u64) -> Vec<FlowId> {
         let idle = |seen_ns| now_ns.saturating_sub(seen_ns) > idle_ns;
         let mut flows: Vec<_> = (self.flows.iter())
@@ -804,9 +808,9 @@ impl Agent {
         (views.collect(), shown)
     }
 
-    fn saw(&mut self, window: &WindowRecord, now_ns: u64) {
+    fn saw(&mut self, window: &WindowRecord, at_ns: u64) {
         if let Some(flow) = self.flows.get_mut(FlowId::from(&window.header)) {
-            flow.seen_ns = now_ns;
+            flow.seen_ns = at_ns;
         }
     }
 

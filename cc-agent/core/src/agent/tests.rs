@@ -335,6 +335,30 @@ fn an_adopted_flow_continues_from_its_decision() {
 }
 
 #[test]
+fn an_adopted_flow_has_been_idle_since_its_last_window() {
+    let mut agent = agent();
+    // Of the second the former agent has seen all windows that had an ACK.
+    let mut flows = [silent_flow(7, 60_000 * MS), silent_flow(3, 50_000 * MS)];
+    flows[1].opened.header.slot = 1;
+    flows[1].window.acks = 0;
+    for flow in &flows {
+        agent.adopt(flow);
+    }
+    let now_ns = 400_000 * MS;
+    let read = |slot| Some(flows[slot as usize]);
+    assert_eq!(agent.close_silent(now_ns, read).len(), 1);
+    let idle = |agent: &Agent, for_s: u64| {
+        let idle = agent.idle_flows(now_ns, for_s * 1_000 * MS);
+        idle.iter().map(|flow| flow.slot).collect::<Vec<_>>()
+    };
+    assert_eq!(idle(&agent, 339), [1, 0]);
+    assert_eq!(idle(&agent, 345), [1]);
+    let record = Record::Window(window_record(1, 1, 3, 10));
+    agent.on_record(now_ns, &record, |_| None);
+    assert_eq!(idle(&agent, 1), [0]);
+}
+
+#[test]
 fn the_flows_that_come_first_are_found_among_all() {
     let mut agent = agent();
     for slot in 0..8 {

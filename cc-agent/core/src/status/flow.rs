@@ -58,7 +58,8 @@ pub struct FlowView {
     /// When the flow was given its slot, ns (`CLOCK_MONOTONIC`); 0 from an older agent.
     #[serde(default)]
     pub opened_ns: u64,
-    /// When the flow's last window arrived, ns (`CLOCK_MONOTONIC`); 0 before the first.
+    /// When the flow's last window arrived or, of one that nothing followed, began, ns
+    /// (`CLOCK_MONOTONIC`); 0 before the first.
     pub seen_ns: u64,
 }
 
