@@ -472,7 +472,7 @@ impl Agent {
         self.close_lost(occupant);
     }
 
-    /// The flows whose last window came more than `idle_ns` before `now_ns`, the longest idle first.
+    /// The flows whose last window came more than `idle_ns` before `now_ns`, longest idle first.
     pub fn idle_flows(&self, now_ns: u64, idle_ns: u64) -> Vec<FlowId> {
         let idle = |seen_ns| now_ns.saturating_sub(seen_ns) > idle_ns;
         let mut flows: Vec<_> = (self.flows.iter())
