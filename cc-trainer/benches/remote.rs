@@ -36,6 +36,8 @@ const SETTLE: Duration = Duration::from_secs(3);
 const MEASURE: Duration = Duration::from_secs(10);
 /// The local policy that decides as late as the server does not add more than this, ms.
 const MOST_ADDED: f64 = 1_000.0;
+/// Mean delay of [`Preset::WifiDegraded`], there and back, ms.
+const ROUND_TRIP_MS: f64 = 160.0;
 /// How long a patient agent waits for an answer, ms.
 const PATIENCE: &str = "2000";
 
@@ -75,6 +77,8 @@ struct Measured {
     /// Payload that arrived at the sink, bytes.
     bytes: f64,
     windows: f64,
+    /// Windows that no policy is asked about: those that the application limits, and slow start.
+    unasked: f64,
     asked: f64,
     answered: f64,
     late: f64,
@@ -89,10 +93,13 @@ struct Measured {
 }
 
 impl Stage<'_> {
+    /// A path that the senders of this host can fill, so that no application limits a flow, and on
+    /// which each of a thousand flows has room for eight segments. With three they are in slow
+    /// start or wait for a timeout nearly all of the time, and no policy is asked.
     fn path() -> Path {
         Path::through(Bottleneck {
-            rate_mbit: 400,
-            queue_bytes: 4_000_000,
+            rate_mbit: 200,
+            queue_bytes: 12_000_000,
         })
     }
 
@@ -108,8 +115,8 @@ impl Stage<'_> {
         Measured::now(&agent, &sink, &crowd).since(&before)
     }
 
-    /// The server without a network and behind three, behind the worst one with patience, and
-    /// without it in turns with a local policy that decides as late.
+    /// The server without a network and behind three, with and without patience, behind the worst
+    /// of them in turns with a local policy that decides as late.
     fn behind_networks(&self, report: &mut Report) {
         let server = Server::start(self.agent, free_address());
         let path = Self::path();
@@ -124,19 +131,36 @@ impl Stage<'_> {
             ("ethernet", Preset::Ethernet, &[] as &[&str]),
             ("wifi_normal", Preset::WifiNormal, &[]),
             ("wifi_normal_patient", Preset::WifiNormal, patient),
-            ("wifi_degraded_patient", Preset::WifiDegraded, patient),
         ] {
             let relay = Relay::start(server.address, preset);
             near(name, relay.address, more);
             relay.end();
         }
+        self.degraded("wifi_degraded", &server, &[], None, report);
+        let late = Some(ROUND_TRIP_MS);
+        self.degraded("wifi_degraded_patient", &server, patient, late, report);
+        server.end();
+    }
+
+    /// The server behind the worst network in turns with a local policy that decides `added_ms`
+    /// later than it could, or, without it, later by what was the server's flows' median delay.
+    fn degraded(
+        &self,
+        name: &str,
+        server: &Server,
+        more: &[&str],
+        added_ms: Option<f64>,
+        report: &mut Report,
+    ) {
+        let path = Self::path();
         let (mut remote, mut ratios) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
             let relay = Relay::start(server.address, Preset::WifiDegraded);
-            let to = format!("grpc://{}", relay.address);
-            let there = self.serve(&path, &["--policy", &to]);
+            let policy = format!("grpc://{}", relay.address);
+            let there = self.serve(&path, &[&["--policy", &*policy], more].concat());
             relay.end();
-            let added = there.delay_ms.clamp(0.0, MOST_ADDED).round().to_string();
+            let added = added_ms.unwrap_or(there.delay_ms).clamp(0.0, MOST_ADDED);
+            let added = added.round().to_string();
             let here = self.serve(&path, &["--policy", "default", "--added-delay-ms", &added]);
             ratios.push(there.bytes / here.bytes);
             remote.push(there);
@@ -144,15 +168,14 @@ impl Stage<'_> {
         // The round with the median share.
         remote.sort_by(|a, b| a.answered_share().total_cmp(&b.answered_share()));
         if let Some(middle) = remote.get(remote.len() / 2) {
-            middle.report("wifi_degraded", report);
+            middle.report(name, report);
         }
-        report.show("wifi_degraded_bytes_ratio_to_local", median(&ratios));
-        server.end();
+        report.show(format!("{name}_bytes_ratio_to_local"), median(&ratios));
     }
 
-    /// Kills the server under a tenth of the flows, and starts it again.
+    /// Kills the server under the flows, and starts it again.
     fn without_the_server(&self, report: &mut Report) {
-        let flows = (self.flows / 10).max(1);
+        let flows = self.flows;
         let (path, name) = (Self::path(), cc_lab::unique_name());
         let server = Server::start(self.agent, free_address());
         let address = server.address;
@@ -245,6 +268,8 @@ impl Measured {
         Self {
             bytes: sink.received() as f64,
             windows: status.agent.windows as f64,
+            unasked: (status.agent.windows_application_limited + status.agent.windows_in_slow_start)
+                as f64,
             asked: counts.asked as f64,
             answered: counts.answered as f64,
             late: counts.late as f64,
@@ -260,6 +285,7 @@ impl Measured {
         Self {
             bytes: self.bytes - before.bytes,
             windows: self.windows - before.windows,
+            unasked: self.unasked - before.unasked,
             asked: self.asked - before.asked,
             answered: self.answered - before.answered,
             late: self.late - before.late,
@@ -282,6 +308,7 @@ impl Measured {
             format!("{name}_windows_per_s"),
             self.windows / MEASURE.as_secs_f64(),
         );
+        report.show(format!("{name}_unasked"), share(self.unasked));
         report.show(format!("{name}_asked"), share(self.asked));
         report.show(format!("{name}_answered_in_time"), self.answered_share());
         report.show(format!("{name}_late"), share(self.late));
