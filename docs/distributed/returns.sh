@@ -9,7 +9,7 @@
 #
 # Each run is a directory in DIRECTORY, and one that has ended is not repeated: started again, the
 # script goes on where it was. Without further arguments it makes 5 seeds of 600,000 steps of
-# CartPole and 2 of 150,000 steps of cc-trainer/training/calibrated.toml.
+# CartPole and of 150,000 steps of cc-trainer/training/calibrated.toml.
 set -euo pipefail
 
 out=${1:?usage: docs/distributed/returns.sh DIRECTORY [SEEDS [STEPS [STEPS]]]}
@@ -112,7 +112,7 @@ for ((seed = 1; seed <= seeds; seed++)); do
   run learners "cartpole-learners-$seed" --config half.toml "${options[@]}"
 done
 configure calibrated.toml
-for ((seed = 1; seed <= (seeds < 2 ? seeds : 2); seed++)); do
+for ((seed = 1; seed <= seeds; seed++)); do
   for kind in actors workers; do
     run "$kind" "links-$kind-$seed" --config calibrated.toml --seed "$seed" --steps "$links"
   done
