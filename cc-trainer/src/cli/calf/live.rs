@@ -4,6 +4,7 @@ use std::{net::SocketAddr, num::NonZero, path::PathBuf, process::ExitCode, time:
 
 use anyhow::bail;
 use cc_sim::shim::Medium;
+use cc_testbed::summary::table::figure;
 use cc_trainer::{
     calf::live::{self, LiveOptions},
     study::Study,
@@ -101,8 +102,11 @@ pub(super) fn command(args: &LiveArgs) -> anyhow::Result<ExitCode> {
     let stop = interrupt::on_interrupt()?;
     let results = live::run(&study, &options, &stop, &|cell| {
         super::super::note(format_args!(
-            "{} under {}: {:.1} in real time, {:.1} in virtual time",
-            cell.regime, cell.condition, cell.real.mean, cell.simulated.mean
+            "{} under {}: {} in real time, {} in virtual time",
+            cell.regime,
+            cell.condition,
+            figure(cell.real.mean),
+            figure(cell.simulated.mean)
         ));
     })?;
     let [json, _] = results.write(&args.out)?;
