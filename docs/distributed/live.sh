@@ -9,7 +9,7 @@
 #
 # Each run is a directory in DIRECTORY, and one that has ended is not repeated: started again, the
 # script goes on where it was. Without further arguments it makes 3 seeds of 12,000 steps; at ten
-# steps a second of each of eight flows, a run takes two and a half minutes.
+# steps a second of each of eight flows, a run takes two minutes.
 set -euo pipefail
 
 out=${1:?usage: docs/distributed/live.sh DIRECTORY [SEEDS [STEPS]]}
@@ -118,7 +118,7 @@ for ((seed = 1; seed <= seeds; seed++)); do
     > "init-$seed.end" 2> "init-$seed.log"
   live further "$seed"
   live unchanged "$seed"
-  cc-trainer evaluate --scenarios links.toml --seconds 20 --runs 3 --jobs 4 \
+  cc-trainer evaluate --scenarios links.toml --seconds 20 --runs 2 --jobs 8 \
     --schemes "init=init-$seed/policy.onnx,further=further-$seed/policy.onnx,unchanged=unchanged-$seed/policy.onnx" \
     --out "compared-$seed" > /dev/null 2> "compared-$seed.log"
   echo "# Seed $seed"
