@@ -8,20 +8,20 @@
 #   docs/distributed/live.sh DIRECTORY [SEEDS [STEPS]]
 #
 # Each run is a directory in DIRECTORY, and one that has ended is not repeated: started again, the
-# script goes on where it was. Without further arguments it makes 3 seeds of 12,000 steps; at ten
-# steps a second of each of eight flows, a run takes two minutes.
+# script goes on where it was. Without further arguments it makes 3 seeds of 8,000 steps; at 20
+# steps a second of each of eight flows, a run takes a minute.
 set -euo pipefail
 
 out=${1:?usage: docs/distributed/live.sh DIRECTORY [SEEDS [STEPS]]}
 seeds=${2:-3}
-steps=${3:-12000}
+steps=${3:-8000}
 root=$(cd "$(dirname "$0")/../.." && pwd)
 export PATH=$root/target/release:$PATH
 mkdir -p "$out"
 cd "$out"
 
 port=17557
-agent=live
+agent=live$$
 started=()
 
 # Ends what is left of a run, the latest first: the agent is there until its flows are gone.
@@ -35,7 +35,7 @@ end() {
 }
 trap end EXIT
 
-# configure NAME LEARNING_RATE: the same run but for the learning rate.
+# configure NAME LEARNING_RATE ENTROPY_COST: the same run but for these.
 configure() {
   cat > "$1.toml" << END
 serving = "softmax"
@@ -43,6 +43,7 @@ serving = "softmax"
 kind = "network"
 episode_s = 10
 [environment.policy]
+window_ms = 50
 history = 5
 actions = "0,/2,/1.25,*1.05,*1.25,*2"
 [environment.objective]
@@ -62,7 +63,7 @@ unroll = 20
 discount = 0.95
 learning_rate = $2
 epsilon = 1e-4
-entropy_cost = 0.01
+entropy_cost = $3
 [learner.replay]
 ratio = 1.0
 END
@@ -109,9 +110,9 @@ live() {
   echo "$name: $(head -n 1 "$name.end")"
 }
 
-configure init 2e-3
-configure further 1e-3
-configure unchanged 1e-12
+configure init 2e-3 0.01
+configure further 1e-3 0.001
+configure unchanged 1e-12 0.001
 echo "# Processors: $(nproc), $(uname -r), $(date -u +%F)"
 for ((seed = 1; seed <= seeds; seed++)); do
   cc-trainer train --config init.toml --seed "$seed" --steps 100000 --actors 0 --out "init-$seed" \
