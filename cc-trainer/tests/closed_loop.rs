@@ -35,7 +35,12 @@ held_out = 11
 
 [train]
 steps = 4000
-set = { learner = { batch = 8 }, actor = { environments = 8 } }
+
+[train.set]
+# Of a single flow, a tenth of them is all or nothing.
+environment = { held_out = 0.0 }
+learner = { batch = 8 }
+actor = { environments = 8 }
 
 [estimate]
 horizon = 2
