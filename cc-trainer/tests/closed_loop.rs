@@ -37,7 +37,7 @@ held_out = 11
 steps = 4000
 
 [train.set]
-# Of a single flow, a tenth of them is all or nothing.
+# One flow is learned from: a tenth of the flows would be that one or none.
 environment = { held_out = 0.0 }
 learner = { batch = 8 }
 actor = { environments = 8 }
