@@ -40,8 +40,8 @@ pub(crate) struct LeagueArgs {
     /// are those to the first one.
     #[arg(long, value_name = "LIST", default_value = "rlcc,cubic,bbr,reno,copa")]
     schemes: String,
-    /// Links to play, separated by commas: built-in sets, members of a set (`SET/NAME`), and TOML
-    /// files. Links that are equal under different names count once.
+    /// Links to play, separated by commas: built-in sets, members of a set (`SET/NAME`, or
+    /// `SET/BEGINNING*` for several), and TOML files. Links that are equal under different names count once.
     #[arg(long, value_name = "LIST", default_value = "sage-1")]
     scenarios: String,
     /// Play only this part of the links, from above 0 to 1: a sample that has the rates, RTTs and
@@ -52,6 +52,11 @@ pub(crate) struct LeagueArgs {
     /// alone and among themselves.
     #[arg(long)]
     harm: bool,
+    /// Compare the power of every scheme also with the best of these schemes of the league on each
+    /// link, and name the links on which the first scheme has less than 0.6 of it. Only links that
+    /// a flow has for itself count.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    against: Vec<String>,
     #[command(flatten)]
     rlcc: Rlcc,
     /// Length of each run, in seconds [default: each link's own, or else 30].
@@ -80,6 +85,8 @@ Examples:
       Sage's Set II: each scheme beside a cubic that was there first, and what that costs the cubic
   cc-trainer league --schemes new=new.onnx,old=old.onnx,cubic --scenarios sage-1 --sample 0.1
       two policies on a tenth of the links; the lead of the first has an interval
+  cc-trainer league --schemes rlcc,cubic,bbr,reno --against cubic,bbr,reno --scenarios broad
+      also the power over the best of cubic, bbr and reno on each link
   sudo cc-trainer league --on kernel --schemes rlcc,cubic,bbr --scenarios sage-1 --sample 0.05
       33 links under the kernel's own TCP
 
@@ -92,6 +99,7 @@ pub(crate) fn command(args: &LeagueArgs) -> anyhow::Result<ExitCode> {
         set: args.scenarios.clone(),
         sample: args.sample,
         harm: args.harm,
+        against: args.against.clone(),
         evaluation: Evaluation {
             on: args.on,
             schemes: args.rlcc.schemes(&args.schemes, args.on)?,

@@ -5,6 +5,7 @@
 //! [`Board`] holds what each scheme did on each link, and [`Standings`] what follows from it. What
 //! each measure is, and where it comes from, is in docs/league.md.
 
+mod against;
 mod board;
 mod bootstrap;
 mod distinct;
@@ -21,6 +22,7 @@ mod variants;
 #[cfg(test)]
 mod tests;
 
+pub use against::{Against, Standoff, WEAK, Weak};
 pub use board::{Board, Cell, Link, References};
 pub use bootstrap::{CONFIDENCE, Estimate};
 pub use distinct::{Duplicate, distinct};
@@ -60,6 +62,9 @@ pub struct League {
     pub sample: Option<f64>,
     /// Whether to measure the harm to neighbours, which takes further runs.
     pub harm: bool,
+    /// Schemes of the league whose best on each link all schemes are also compared with
+    /// ([`Against`]); may be empty.
+    pub against: Vec<String>,
 }
 
 /// The result of a league.
@@ -99,6 +104,17 @@ pub enum LeagueError {
         /// Number of links that would be played.
         links: usize,
     },
+    /// The league is to be compared with a scheme that does not play.
+    #[error(
+        "--against: no scheme of the league is called `{name}`: there are {schemes}; name some of \
+         them, or add it to --schemes"
+    )]
+    NotInLeague {
+        /// The name that was given.
+        name: String,
+        /// The names of all schemes.
+        schemes: String,
+    },
     /// A scenario or scheme cannot be used, or a run failed.
     #[error(transparent)]
     Evaluate(#[from] EvaluateError),
@@ -112,13 +128,20 @@ pub enum LeagueError {
 /// # Errors
 ///
 /// Returns an error when the sample is empty, when harm is asked for and no link has neighbours,
-/// when a scenario or scheme cannot be used, when a run fails, or when a run cannot be written. All
+/// when a scheme to compare with does not play, when a scenario or scheme cannot be used, when a run fails, or when a run cannot be written. All
 /// runs that ended before are on disk by then.
 pub fn play(
     league: &League,
     cancel: &AtomicBool,
     on_event: impl FnMut(Event<'_>),
 ) -> Result<Outcome, LeagueError> {
+    let names = league.names();
+    if let Some(name) = league.against.iter().find(|name| !names.contains(*name)) {
+        return Err(LeagueError::NotInLeague {
+            name: name.clone(),
+            schemes: names.join(", "),
+        });
+    }
     let (scenarios, duplicates) = distinct(league.evaluation.scenarios.clone());
     let scenarios = league.sampled(scenarios)?;
     let rounded = rounded();
@@ -161,8 +184,7 @@ pub fn play(
         jobs.filter_map(|job| store.find(&plan.key(job), job.run))
             .collect()
     };
-    let names = evaluation.schemes.iter().map(|scheme| scheme.name.clone());
-    let mut board = Board::new(names.collect());
+    let mut board = Board::new(names);
     for (number, link) in links.iter().enumerate() {
         let of_schemes: Vec<Vec<&Run>> = (0..evaluation.schemes.len())
             .map(|scheme| runs(number, scheme))
@@ -185,13 +207,22 @@ pub fn play(
         host,
     };
     Ok(Outcome {
-        standings: Standings::of(&board, &league.set, duplicates, settings),
+        standings: Standings {
+            against: Against::of(&board, &league.against),
+            ..Standings::of(&board, &league.set, duplicates, settings)
+        },
         board,
         cancelled: cancel.load(std::sync::atomic::Ordering::Relaxed),
     })
 }
 
 impl League {
+    /// The names of the schemes, in the order in which they are given.
+    fn names(&self) -> Vec<String> {
+        let schemes = self.evaluation.schemes.iter();
+        schemes.map(|scheme| scheme.name.clone()).collect()
+    }
+
     /// The links to play: all, or a stratified sample of them.
     fn sampled(&self, scenarios: Vec<Scenario>) -> Result<Vec<Scenario>, LeagueError> {
         let Some(share) = self.sample else {

@@ -11,7 +11,8 @@ use super::{Scenario, ScenarioError, file, sets};
 ///
 /// An item is a set (`pantheon`), a scenario of a set by its name or by its index from 0
 /// (`pantheon/bdp-1`, `pantheon/17`), a file (`links.toml`), or a scenario of a file
-/// (`links.toml/mine`). A scenario that is named twice is returned once.
+/// (`links.toml/mine`). An asterisk at the end of a scenario's name stands for all that begin so
+/// (`pantheon/bdp-*`). A scenario that is named twice is returned once.
 ///
 /// # Errors
 ///
@@ -79,28 +80,33 @@ fn read(path: &Path) -> Result<Vec<Scenario>, ScenarioError> {
     file::parse(&text, path)
 }
 
-/// The scenario with that name, or else the one at that index.
+/// The scenario with that name, or else the one at that index; those whose names begin so before an
+/// asterisk.
 fn select(scenarios: Vec<Scenario>, set: &str, name: &str) -> Result<Vec<Scenario>, ScenarioError> {
+    let unknown = || ScenarioError::UnknownScenario {
+        set: set.to_owned(),
+        name: name.to_owned(),
+        scenarios: nearest_first(
+            name,
+            scenarios.iter().map(|scenario| scenario.name.as_str()),
+        ),
+        last: scenarios.len() - 1,
+    };
+    if let Some(beginning) = name.strip_suffix('*') {
+        let all = scenarios.iter();
+        let found = all.filter(|scenario| scenario.name.starts_with(beginning));
+        let found: Vec<Scenario> = found.cloned().collect();
+        return match found.is_empty() {
+            true => Err(unknown()),
+            false => Ok(found),
+        };
+    }
+    let place = || scenarios.get(name.parse::<usize>().ok()?);
     let found = scenarios
         .iter()
         .find(|scenario| scenario.name == name)
-        .or_else(|| {
-            name.parse::<usize>()
-                .ok()
-                .and_then(|place| scenarios.get(place))
-        });
-    match found {
-        Some(scenario) => Ok(vec![scenario.clone()]),
-        None => Err(ScenarioError::UnknownScenario {
-            set: set.to_owned(),
-            name: name.to_owned(),
-            scenarios: nearest_first(
-                name,
-                scenarios.iter().map(|scenario| scenario.name.as_str()),
-            ),
-            last: scenarios.len() - 1,
-        }),
-    }
+        .or_else(place);
+    Ok(vec![found.ok_or_else(unknown)?.clone()])
 }
 
 fn nearest_first<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> String {
@@ -128,6 +134,9 @@ mod tests {
         };
         assert_eq!(names("pantheon/bdp-1"), ["bdp-1"]);
         assert_eq!(names("pantheon/17, pantheon/0"), ["bdp-1", "nepal-india"]);
+        assert_eq!(names("pantheon/bdp-1*"), ["bdp-1"]);
+        assert_eq!(names("validation/validation-steps-*").len(), 40);
+        assert_eq!(names("pantheon/*").len(), 18);
         assert_eq!(
             names("calibrated,pantheon").len(),
             18,
@@ -152,6 +161,7 @@ mod tests {
             "{unknown}"
         );
         assert!(message("pantheon/18").contains("has no scenario `18`"));
+        assert!(message("pantheon/bpd-*").contains("has no scenario `bpd-*`"));
         assert!(
             message(" , ").starts_with("no scenario is named: give a set (calibrated, pantheon")
         );

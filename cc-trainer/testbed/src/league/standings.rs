@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{
+    against::Against,
     board::{Board, Cell},
     bootstrap::{Estimate, Paired},
     distinct::Duplicate,
@@ -29,6 +30,10 @@ pub struct Standings {
     pub duplicates: Vec<Duplicate>,
     /// Links without a valid run of some scheme, which count for nobody.
     pub incomplete: Vec<String>,
+    /// Every scheme against the best of some; `None` where none were named, and where no link can
+    /// be compared.
+    #[serde(default)]
+    pub against: Option<Against>,
     /// How the results were made.
     pub settings: Settings,
 }
@@ -249,6 +254,7 @@ impl Standings {
             links: board.links.len(),
             duplicates,
             incomplete: board.incomplete.clone(),
+            against: None,
             settings,
         }
     }

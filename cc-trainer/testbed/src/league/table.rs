@@ -1,6 +1,6 @@
 //! The standings of a league as text.
 
-use super::{Estimate, Measure, Standing, Standings};
+use super::{Against, Estimate, Measure, Standing, Standings, Standoff, WEAK, against::ENOUGH};
 use crate::summary::table::{aligned, figure, piped};
 
 /// Formats the standings for a terminal: the measures with their intervals, the lead of the first
@@ -25,6 +25,10 @@ fn blocks(standings: &Standings, block: impl Fn(&str, &[Vec<String>]) -> String)
             &format!("lead of {first} over the others, on the same links"),
             &leads(standings),
         ));
+    }
+    if let Some(against) = &standings.against {
+        let title = format!("power against {}", yardstick(against));
+        blocks.push(block(&title, &powers(against)));
     }
     let segments = segments(standings);
     if segments.len() > 1 && standings.schemes.values().any(|s| s.segments.len() > 1) {
@@ -63,6 +67,7 @@ pub fn notes(standings: &Standings) -> Vec<String> {
             .collect();
         notes.push(format!("equal links that count once: {}", of.join(", ")));
     }
+    notes.extend(standings.against.as_ref().and_then(weak));
     if !standings.incomplete.is_empty() {
         notes.push(format!(
             "links without a valid run of some scheme, which count for nobody: {}",
@@ -118,6 +123,59 @@ pub fn leads(standings: &Standings) -> Vec<Vec<String>> {
     std::iter::once(head.collect()).chain(rows).collect()
 }
 
+/// What the power of every scheme is compared with, in words.
+pub fn yardstick(against: &Against) -> String {
+    let best_of = match against.best_of.as_slice() {
+        [one] => one.clone(),
+        several => format!("the best of {}", several.join(", ")),
+    };
+    format!(
+        "{best_of} on the same link, over the {} links that a flow has for itself",
+        against.links
+    )
+}
+
+/// The power of every scheme against the best of those named.
+pub fn powers(against: &Against) -> Vec<Vec<String>> {
+    let first = against.best_of.first().map_or("", String::as_str);
+    let head = [
+        "scheme".to_owned(),
+        "power ÷ best of those".to_owned(),
+        "least".to_owned(),
+        format!("links below {WEAK}"),
+        format!("links with {ENOUGH} of {first}'s throughput, %"),
+    ];
+    let row = |scheme: &Standoff| {
+        vec![
+            scheme.scheme.clone(),
+            with_interval(scheme.power),
+            format!("{} ({})", figure(scheme.least.power), scheme.least.link),
+            scheme.weak.len().to_string(),
+            figure(100.0 * scheme.enough),
+        ]
+    };
+    let rows = against.schemes.iter().map(row);
+    std::iter::once(head.into()).chain(rows).collect()
+}
+
+/// The links on which the first scheme is weak, in a sentence; `None` where there are none.
+fn weak(against: &Against) -> Option<String> {
+    let first = against.schemes.first()?;
+    let links: Vec<String> = first
+        .weak
+        .iter()
+        .map(|weak| format!("{} ({})", weak.link, figure(weak.power)))
+        .collect();
+    let names = links.join(", ");
+    (!links.is_empty()).then(|| {
+        format!(
+            "links on which {} has less than {WEAK} of the best of {}: {names}",
+            first.scheme,
+            against.best_of.join(", ")
+        )
+    })
+}
+
 /// The wins and the score of each segment.
 pub fn segments(standings: &Standings) -> Vec<Vec<String>> {
     let count = standings.schemes.values().map(|s| s.segments.len()).max();
@@ -145,12 +203,15 @@ pub fn heading(measure: &Measure) -> String {
 
 /// A figure in the unit that is shown, with its interval.
 pub fn cell(measure: &Measure, estimate: Estimate) -> String {
-    let shown = estimate.map(|value| value * measure.shown);
-    let interval = shown
+    with_interval(estimate.map(|value| value * measure.shown))
+}
+
+fn with_interval(estimate: Estimate) -> String {
+    let interval = estimate
         .low
-        .zip(shown.high)
+        .zip(estimate.high)
         .map(|(low, high)| format!(" [{}, {}]", figure(low), figure(high)));
-    figure(shown.mean) + &interval.unwrap_or_default()
+    figure(estimate.mean) + &interval.unwrap_or_default()
 }
 
 fn dash() -> String {

@@ -56,6 +56,7 @@ fn league(links: &str, schemes: &str, dir: &tempfile::TempDir) -> League {
         set: "links.toml".into(),
         sample: None,
         harm: false,
+        against: Vec::new(),
     }
 }
 
@@ -179,6 +180,67 @@ fn harm_is_measured_against_the_neighbour_alone() {
     let without = played(&without).standings;
     let excess = without.schemes["fixed:2"].measures["excess_harm_throughput"];
     assert!((excess.estimate.mean - (harm("fixed:2") - harm("cubic"))).abs() < 0.1);
+}
+
+#[test]
+fn the_power_is_compared_with_the_best_of_those_named() {
+    let links = format!("{SINGLE}{BESIDE}");
+    let asked = League {
+        against: vec!["cubic".into(), "reno".into()],
+        ..league(&links, "fixed:2,cubic,reno", &scratch())
+    };
+    let Outcome {
+        standings, board, ..
+    } = played(&asked);
+    let against = standings.against.as_ref().expect("two links of one flow");
+    assert_eq!(against.links, 2, "a flow beside a cubic is not compared");
+    let own = |link: usize, scheme: usize| board.cells[link][scheme].own_power();
+    let ratio = |link, scheme| own(link, scheme) / own(link, 1).max(own(link, 2));
+    for (scheme, found) in against.schemes.iter().enumerate() {
+        assert_eq!(found.scheme, board.schemes[scheme]);
+        let (shallow, deep) = (ratio(0, scheme), ratio(1, scheme));
+        let expected = (shallow * deep).sqrt();
+        assert!(
+            (found.power.mean / expected - 1.0).abs() < 1e-9,
+            "{found:?}"
+        );
+        assert!((found.least.power / shallow.min(deep) - 1.0).abs() < 1e-9);
+        let weak = [shallow, deep]
+            .iter()
+            .filter(|power| **power < WEAK)
+            .count();
+        assert_eq!(found.weak.len(), weak);
+    }
+    let [fixed, cubic, reno] = &against.schemes[..] else {
+        panic!("{against:?}");
+    };
+    assert!(cubic.power.mean <= 1.0 && reno.power.mean <= 1.0);
+    assert_eq!((fixed.enough, cubic.enough), (0.0, 1.0));
+
+    let text = table::text(&standings);
+    assert!(
+        text.contains("power against the best of cubic, reno on the same link, over the 2 links"),
+        "{text}"
+    );
+    let page = report::league::html(&standings, &board);
+    assert!(page.contains("Power against those named"), "{page}");
+    assert_eq!(
+        text.contains("links on which fixed:2 has less than 0.6 of the best of cubic, reno"),
+        !fixed.weak.is_empty(),
+        "{text}"
+    );
+
+    let nobody = League {
+        against: vec!["cubic".into(), "bbr".into()],
+        ..asked
+    };
+    let error = play(&nobody, &AtomicBool::new(false), |_| {}).expect_err("bbr does not play");
+    assert!(
+        error.to_string().contains(
+            "--against: no scheme of the league is called `bbr`: there are fixed:2, cubic, reno"
+        ),
+        "{error}"
+    );
 }
 
 #[test]

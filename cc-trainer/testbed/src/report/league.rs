@@ -88,6 +88,15 @@ pub fn html(standings: &Standings, board: &Board) -> String {
             rows(&table::leads(standings))
         );
     }
+    if let Some(against) = &standings.against {
+        let _ = write!(
+            html,
+            "<section><h2>Power against those named</h2>\n<p class=\"note\">Throughput / p95 delay, \
+             divided by that of {}. Geometric mean; the least is of a single link.</p>\n{}</section>\n",
+            escape(&table::yardstick(against)),
+            rows(&table::powers(against))
+        );
+    }
     if standings.schemes.values().any(|s| s.segments.len() > 1) {
         let _ = write!(
             html,
