@@ -110,6 +110,9 @@ pub struct AckSample {
     /// Whether the newest segment that this ACK delivered was sent while the application had too
     /// little to send (`rate_sample.is_app_limited`, net/ipv4/tcp_rate.c).
     pub app_limited: bool,
+    /// Whether all that the application has written is acknowledged (`tcp_sock.snd_una` equals
+    /// `write_seq`).
+    pub idle: bool,
     /// Whether a cwnd that the application leaves unused decays, as
     /// `net.ipv4.tcp_slow_start_after_idle` asks.
     pub decays_unused: bool,

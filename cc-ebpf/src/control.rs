@@ -195,7 +195,7 @@ events! {
 /// # let ack = AckSample {
 /// #     now_ns: 1_000_000, rtt_us: 30_000, srtt_us: 30_000, rttvar_us: 0, mss: 1448,
 /// #     header_len: 32, in_flight: 8, acked: 2, lost: 0, delivered: 0, interval_us: 0,
-/// #     retransmits: 0, cwnd_limited: true, max_packets_out: 20, app_limited: false,
+/// #     retransmits: 0, cwnd_limited: true, max_packets_out: 20, app_limited: false, idle: false,
 /// #     decays_unused: true,
 /// #     ca_state: CaState::Open, totals: Totals::default(),
 /// # };

@@ -170,6 +170,9 @@ pub struct Extractor {
     /// Segments that the last ACK with features delivered with the ECN echo
     /// ([`Totals::delivered_ce`]).
     marked: u32,
+    /// 1 if the last ACK with features left the flow idle ([`AckSample::idle`]), otherwise 0.
+    idle: u32,
+    _reserved: u32,
 }
 
 impl Extractor {
@@ -183,6 +186,13 @@ impl Extractor {
         self.throughput = 0;
         self.was_in_loss = 0;
         self.marked = 0;
+        self.idle = 0;
+    }
+
+    /// Whether the last ACK with features left the flow idle: the application has paused.
+    #[inline(always)]
+    pub fn is_idle(&self) -> bool {
+        self.idle != 0
     }
 
     /// Segments that the last ACK with features, and those before it without features, delivered
@@ -220,6 +230,7 @@ impl Extractor {
         self.previous = now;
         self.was_in_loss = u32::from(in_loss);
         self.marked = now.delivered_ce.wrapping_sub(previous.delivered_ce);
+        self.idle = u32::from(ack.idle);
 
         let cwnd = bytes(cwnd, ack.mss);
         let in_flight = bytes(ack.in_flight, ack.mss);
@@ -328,6 +339,7 @@ pub(crate) mod tests {
             cwnd_limited: true,
             max_packets_out: 10,
             app_limited: false,
+            idle: false,
             decays_unused: true,
             ca_state: CaState::Open,
             totals: Totals {

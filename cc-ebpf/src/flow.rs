@@ -36,7 +36,7 @@ pub trait RecordSink {
 /// # let sample = |now_ns| AckSample {
 /// #     now_ns, rtt_us: 30_000, srtt_us: 30_000, rttvar_us: 0, mss: 1448,
 /// #     header_len: 32, in_flight: 8, acked: 2, lost: 0, delivered: 0, interval_us: 0,
-/// #     retransmits: 0, cwnd_limited: true, max_packets_out: 20, app_limited: false,
+/// #     retransmits: 0, cwnd_limited: true, max_packets_out: 20, app_limited: false, idle: false,
 /// #     decays_unused: true,
 /// #     ca_state: CaState::Open, totals: Totals::default(),
 /// # };
@@ -123,7 +123,9 @@ impl Flow {
     /// next window. Returns whether a window was emitted, and what limited the flow in it.
     ///
     /// A window without an ACK is not emitted. An ACK without features, before the first RTT is
-    /// known, is not counted.
+    /// known, is not counted. Where the application pauses, in the window or at its end, the next
+    /// ACK makes all of the window's ACKs before it application-limited: their rate over the window
+    /// says nothing about the path.
     #[inline(always)]
     pub fn measure(
         &mut self,
@@ -134,6 +136,10 @@ impl Flow {
     ) -> WindowEnd {
         self.begin_change();
         self.window_end = WindowEnd::None as u32;
+        // A sender that is woken by an ACK, and writes at once, has not paused.
+        if self.extractor.is_idle() && ack.app_limited {
+            self.window.app_limited_acks = self.window.acks;
+        }
         if self.window.is_over(ack.now_ns, settings.window_ns) {
             if self.window.acks > 0 {
                 self.close_window(ack.now_ns, cwnd, ack.mss);
@@ -197,6 +203,9 @@ impl Flow {
         let cwnd = mean_bytes as u64 / u64::from(mss.max(1));
         let mut closed = *self;
         closed.close_window(now_ns, cwnd as u32, mss);
+        if self.extractor.is_idle() {
+            closed.window.app_limited_acks = closed.window.acks;
+        }
         Some(closed.window)
     }
 }
@@ -320,6 +329,67 @@ mod tests {
             (flow.window.index, flow.window.start_ns),
             (1, sample.now_ns)
         );
+    }
+
+    /// Ten ACKs, of which the last acknowledges all that was written, and then one that is or is
+    /// not application-limited.
+    fn ten_and(gap_ns: u64, app_limited: bool) -> (Flow, Kept) {
+        let (mut flow, mut kept) = (opened(), Kept::default());
+        let mut sample = ack();
+        for left in (0..10).rev() {
+            sample.now_ns += MS;
+            sample.in_flight = left;
+            sample.idle = left == 0;
+            flow.measure(&sample, 10, &settings(), &mut kept);
+        }
+        sample.now_ns += gap_ns;
+        (sample.in_flight, sample.idle) = (9, false);
+        sample.app_limited = app_limited;
+        flow.measure(&sample, 10, &settings(), &mut kept);
+        (flow, kept)
+    }
+
+    #[test]
+    fn what_comes_before_a_pause_of_the_application_is_application_limited() {
+        // In the window: all ACKs so far, and those of segments that the application limited.
+        let (mut flow, mut kept) = ten_and(50 * MS, true);
+        assert_eq!((flow.window.acks, flow.window.app_limited_acks), (11, 11));
+        let mut sample = ack();
+        sample.now_ns += 61 * MS;
+        for _ in 0..12 {
+            flow.measure(&sample, 10, &settings(), &mut kept);
+        }
+        assert_eq!((flow.window.acks, flow.window.app_limited_acks), (23, 11));
+        assert!(!flow.window.is_application_limited());
+
+        // At its end: the ACK itself is the next window's.
+        let (flow, kept) = ten_and(WINDOW_NS, true);
+        assert_eq!(kept.windows[0].acks, 10);
+        assert!(kept.windows[0].is_application_limited());
+        assert_eq!(flow.window_end, WindowEnd::ApplicationLimited as u32);
+        assert_eq!((flow.window.acks, flow.window.app_limited_acks), (1, 1));
+    }
+
+    #[test]
+    fn a_sender_that_writes_as_soon_as_all_is_acknowledged_has_not_paused() {
+        let (flow, _) = ten_and(50 * MS, false);
+        assert_eq!((flow.window.acks, flow.window.app_limited_acks), (11, 0));
+        let (flow, kept) = ten_and(WINDOW_NS, false);
+        assert!(!kept.windows[0].is_application_limited());
+        assert_eq!(flow.window_end, WindowEnd::NetworkLimited as u32);
+    }
+
+    #[test]
+    fn a_silent_window_is_application_limited_where_all_is_acknowledged() {
+        for idle in [false, true] {
+            let (mut flow, mut kept) = (opened(), Kept::default());
+            let mut sample = ack();
+            (sample.in_flight, sample.idle) = (0, idle);
+            flow.measure(&sample, 10, &settings(), &mut kept);
+            let silent = flow.silent_window(sample.now_ns + 2 * WINDOW_NS, WINDOW_NS);
+            let silent = silent.expect("it is over");
+            assert_eq!(silent.is_application_limited(), idle);
+        }
     }
 
     #[test]

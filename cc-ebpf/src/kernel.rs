@@ -109,6 +109,7 @@ kernel_layout! {
     prior_cwnd: "tcp_sock", "prior_cwnd";
     snd_una: "tcp_sock", "snd_una";
     snd_nxt: "tcp_sock", "snd_nxt";
+    write_seq: "tcp_sock", "write_seq";
     first_tx_mstamp: "tcp_sock", "first_tx_mstamp";
     delivered_mstamp: "tcp_sock", "delivered_mstamp";
     rate_delivered: "tcp_sock", "rate_delivered";
@@ -154,7 +155,6 @@ impl KernelLayout {
         "self",
         "parent",
         "cgroup",
-        "snd_una",
         "snd_nxt",
         "first_tx_mstamp",
         "delivered_mstamp",

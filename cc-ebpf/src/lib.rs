@@ -58,6 +58,7 @@
 //!         cwnd_limited: true,
 //!         max_packets_out: 40,
 //!         app_limited: false,
+//!         idle: false,
 //!         decays_unused: true,
 //!         ca_state: CaState::Open,
 //!         totals: Totals::default(),

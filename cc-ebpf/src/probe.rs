@@ -113,6 +113,7 @@ impl Glimpse {
             cwnd_limited: false,
             max_packets_out: 0,
             app_limited: false,
+            idle: false,
             decays_unused: false,
             ca_state: CaState::from_raw(self.ca_state),
             totals: Totals {

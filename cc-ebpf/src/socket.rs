@@ -156,6 +156,7 @@ impl<M: Memory> Socket<M> {
             cwnd_limited: self.is_cwnd_limited(),
             max_packets_out: self.read(offset!(max_packets_out)),
             app_limited: sample.is_app_limited(),
+            idle: self.is_idle(),
             decays_unused: self.decays_unused(),
             ca_state: self.ca_state(),
             totals,
@@ -165,6 +166,12 @@ impl<M: Memory> Socket<M> {
             ack.interval_us = interval_us;
         }
         ack
+    }
+
+    /// Whether all that the application has written is acknowledged.
+    #[inline(always)]
+    fn is_idle(self) -> bool {
+        self.read::<u32>(offset!(snd_una)) == self.read::<u32>(offset!(write_seq))
     }
 
     /// Time since the last transmission of data, and the retransmission timeout, both in jiffies.

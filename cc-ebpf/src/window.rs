@@ -131,7 +131,8 @@ pub struct WindowRecord {
     /// Sender's maximum segment size in bytes when the window was closed.
     pub mss: u32,
     /// Number of the window's ACKs of segments that were sent while the application had too little
-    /// to send ([`AckSample::app_limited`](crate::AckSample)).
+    /// to send ([`AckSample::app_limited`](crate::AckSample)), and of those before a pause of the
+    /// application in the window or at its end ([`Flow::measure`](crate::Flow::measure)).
     pub app_limited_acks: u32,
     /// Segments that the window's ACKs delivered with the ECN echo, which reports
     /// congestion-experienced marks.
@@ -164,8 +165,8 @@ impl WindowRecord {
     }
 
     /// Whether the application limited the flow in this window, rather than the network: in more
-    /// than half of its ACKs. Such a window says little about the path, so no decision is made on
-    /// it.
+    /// than half of its ACKs, as [`Self::app_limited_acks`] counts them. Such a window says little
+    /// about the path, so no decision is made on it.
     #[inline(always)]
     pub fn is_application_limited(&self) -> bool {
         u64::from(self.app_limited_acks) * 2 > u64::from(self.acks)
@@ -188,8 +189,8 @@ impl WindowRecord {
         (marked / bytes as f64).min(1.0)
     }
 
-    /// Fraction of this window's ACKs that acknowledged segments sent while the application had too
-    /// little to send, 0 to 1; 0 without an ACK.
+    /// Fraction of this window's ACKs that [`Self::app_limited_acks`] counts, 0 to 1; 0 without an
+    /// ACK.
     pub fn application_limited_fraction(&self) -> f64 {
         if self.acks == 0 {
             return 0.0;
@@ -217,8 +218,8 @@ pub enum Fraction {
     /// Segments delivered with the ECN echo, of all that were delivered: congestion that shows
     /// before a queue overflows.
     Marked,
-    /// ACKs of segments that the application limited, of all ACKs: whether a fall of throughput is
-    /// the application's doing. No decision is asked for when it is above one half.
+    /// [`WindowRecord::app_limited_acks`] of all ACKs: whether a fall of throughput is the
+    /// application's doing. No decision is asked for when it is above one half.
     AppLimited,
 }
 

@@ -51,7 +51,7 @@ use crate::columns::{number, text, timestamp};
 /// | `cgroup` | id of the socket's cgroup |
 /// | `cookie` | cookie of the socket, as `ss -e` shows it; 0 when it had none |
 /// | `netns` | inode number of the socket's network namespace; 0 when unknown |
-/// | `app_limited_acks` | ACKs of segments sent while the application had too little to send |
+/// | `app_limited_acks` | ACKs of segments sent with too little to send, or before a pause |
 /// | `marked` | segments that ACKs delivered with the ECN echo |
 ///
 /// Each of the 20 `features` is a structure of the statistics over the window's ACKs: `sum`, `min`,

@@ -213,6 +213,7 @@ impl Connection {
             cwnd_limited: !app_limited,
             max_packets_out: 10,
             app_limited,
+            idle: false,
             decays_unused: true,
             ca_state: self.state,
             totals: self.totals,

@@ -250,6 +250,7 @@ proptest! {
                     cwnd_limited: !limited,
                     max_packets_out: in_flight,
                     app_limited: limited,
+                    idle: false,
                     decays_unused: true,
                     ca_state,
                     totals,

@@ -767,6 +767,7 @@ impl Sender {
             cwnd_limited: self.usage.is_limited(&self.cwnd),
             max_packets_out: self.usage.max_packets_out(),
             app_limited: rate.app_limited,
+            idle: !self.is_busy(),
             decays_unused: true,
             ca_state: self.ca_state,
             totals: Totals {

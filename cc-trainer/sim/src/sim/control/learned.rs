@@ -223,6 +223,7 @@ mod tests {
             cwnd_limited: true,
             max_packets_out: 10,
             app_limited: false,
+            idle: false,
             decays_unused: true,
             ca_state: CaState::Open,
             totals,

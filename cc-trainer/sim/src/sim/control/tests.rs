@@ -37,6 +37,7 @@ pub(super) fn ack(now_ns: Nanos, acked: u32) -> AckSample {
         cwnd_limited: true,
         max_packets_out: 10,
         app_limited: false,
+        idle: false,
         decays_unused: true,
         ca_state: CaState::Open,
         totals: Totals::default(),
