@@ -412,10 +412,11 @@ impl Controller {
         let mut acked = ack.acked;
         if reno::in_slow_start(cwnd) && !ack.ca_state.is_reducing() {
             let begins_round = opaque::read(&self.found) & Self::BEGINS_ROUND != 0;
-            acked = self.hystart.on_ack(cwnd, ack, begins_round);
+            let drains = settings.drains_slow_start != 0;
+            acked = self.hystart.on_ack(cwnd, ack, begins_round, drains);
             if !self.hystart.is_conservative() {
                 self.found |= Self::SLOW_START;
-            } else if settings.drains_slow_start != 0 {
+            } else if drains {
                 self.drain(cwnd, ack);
             }
         }
@@ -425,8 +426,8 @@ impl Controller {
         }
     }
 
-    /// Ends slow start, which has filled a queue, with a cwnd that empties it while the path stays
-    /// full.
+    /// Ends slow start, which has filled the path and perhaps a queue, with a cwnd that empties the
+    /// queue while the path stays full.
     ///
     /// The delivery rate is that of the last round trip, in which slow start began to outrun the
     /// path: six to ten tenths of the path's.

@@ -2,6 +2,14 @@
 //!
 //! The limit L on the growth per ACK is left out, as Linux has none either: its ACKs cover up to a
 //! whole TSO burst, and the sender is paced.
+//!
+//! The RTT rises a round trip after the path is full, when slow start has sent twice what the path
+//! holds. A flow that leaves slow start at once ([`Settings::drains_slow_start`]) can do so earlier,
+//! by the length of an *ACK train* (Ha, Rhee: Taming the elephants, Computer Networks 55, 2011; and
+//! `hystart_update` in net/ipv4/tcp_cubic.c, Linux 6.18): ACKs of one round trip that follow one
+//! another closely, as a bottleneck spaces them.
+//!
+//! [`Settings::drains_slow_start`]: crate::Settings::drains_slow_start
 
 use bytemuck::{Pod, Zeroable};
 
@@ -23,6 +31,13 @@ const SLOWDOWN: u32 = 4;
 /// `CSS_ROUNDS`: round trips of conservative slow start before slow start ends.
 const CONSERVATIVE_ROUNDS: u32 = 5;
 
+/// An ACK belongs to the train where it follows the last one within this part of the smoothed RTT.
+/// Receivers acknowledge two segments at a time: a path that holds fewer than twelve has no train.
+const TRAIN_GAP_DIVISOR: u64 = 6;
+/// A train that is longer than this many eighths of the smoothed RTT has been spaced by the path.
+/// The sender itself spaces a round trip's segments over half of one (`tcp_update_pacing_rate`).
+const TRAIN_EIGHTHS: u64 = 5;
+
 /// The state of HyStart++ of one flow.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
@@ -39,6 +54,10 @@ pub(crate) struct HyStart {
     rounds: u32,
     /// Acknowledged segments that conservative slow start has not yet counted.
     credit: u32,
+    /// When this round trip began, ns; 0 before the first.
+    began_ns: u64,
+    /// The last ACK of this round trip's train, ns.
+    train_ns: u64,
 }
 
 impl HyStart {
@@ -48,13 +67,15 @@ impl HyStart {
         *self = Self::default();
     }
 
-    /// Whether the RTT has risen, so that slow start is conservative (`CSS`).
+    /// Whether the RTT has risen, or an ACK train has shown that the path is full, so that slow
+    /// start is conservative (`CSS`).
     #[inline(always)]
     pub(crate) fn is_conservative(&self) -> bool {
         self.baseline_us != 0
     }
 
-    /// Takes an ACK in slow start. `begins_round` says whether it begins a new round trip.
+    /// Takes an ACK in slow start. `begins_round` says whether it begins a new round trip,
+    /// `by_trains` whether the length of an ACK train counts as well as the RTT.
     ///
     /// Returns the acknowledged segments by which slow start may grow. At its end, sets ssthresh to
     /// the cwnd.
@@ -64,8 +85,11 @@ impl HyStart {
         cwnd: &mut CwndState,
         ack: &AckSample,
         begins_round: bool,
+        by_trains: bool,
     ) -> u32 {
         if begins_round {
+            self.began_ns = ack.now_ns;
+            self.train_ns = ack.now_ns;
             self.last_us = self.current_us;
             self.current_us = 0;
             self.samples = 0;
@@ -97,12 +121,30 @@ impl HyStart {
                 self.baseline_us = 0;
             }
         }
+        if by_trains && self.baseline_us == 0 && self.is_spaced_by_path(ack) {
+            self.baseline_us = at_least(self.current_us, 1);
+            self.rounds = 0;
+        }
         if self.baseline_us == 0 {
             return ack.acked;
         }
         let credit = self.credit.saturating_add(ack.acked);
         self.credit = credit % SLOWDOWN;
         credit / SLOWDOWN
+    }
+
+    /// Adds an ACK to the round trip's train, and returns whether that has become longer than the
+    /// sender's own spacing would make it.
+    #[inline(always)]
+    fn is_spaced_by_path(&mut self, ack: &AckSample) -> bool {
+        let rtt_ns = u64::from(ack.srtt_us) * 1_000;
+        let gap_ns = ack.now_ns.wrapping_sub(self.train_ns);
+        if self.began_ns == 0 || gap_ns > rtt_ns / TRAIN_GAP_DIVISOR {
+            return false;
+        }
+        self.train_ns = ack.now_ns;
+        let length_ns = ack.now_ns.wrapping_sub(self.began_ns);
+        self.samples >= SAMPLES && length_ns > rtt_ns / 8 * TRAIN_EIGHTHS
     }
 }
 
@@ -116,7 +158,7 @@ mod tests {
     fn round(hystart: &mut HyStart, cwnd: &mut CwndState, rtt_us: u32, acks: u32) -> u32 {
         let sample = AckSample { rtt_us, ..ack() };
         (0..acks)
-            .map(|index| hystart.on_ack(cwnd, &sample, index == 0))
+            .map(|index| hystart.on_ack(cwnd, &sample, index == 0, false))
             .sum()
     }
 
@@ -163,6 +205,47 @@ mod tests {
         round(&mut hystart, &mut cwnd, 46_000, 10);
         round(&mut hystart, &mut cwnd, 41_000, 10);
         assert_eq!(round(&mut hystart, &mut cwnd, 41_000, 10), 20);
+    }
+
+    /// Runs one round trip of 32 ms, with ACKs of two segments this many µs apart, and returns after
+    /// which of them slow start was conservative.
+    fn train(acks: u32, gap_us: u64, by_trains: bool) -> Option<u32> {
+        let (mut hystart, mut cwnd) = (HyStart::default(), slow_start());
+        let mut sample = AckSample {
+            rtt_us: 32_000,
+            srtt_us: 32_000,
+            ..ack()
+        };
+        (0..acks).find(|&index| {
+            hystart.on_ack(&mut cwnd, &sample, index == 0, by_trains);
+            sample.now_ns += gap_us * 1_000;
+            hystart.is_conservative()
+        })
+    }
+
+    #[test]
+    fn a_train_longer_than_the_senders_own_spacing_shows_that_the_path_is_full() {
+        // Five eighths of 32 ms are 20 ms: after 20 gaps of 1 ms, and a little.
+        assert_eq!(train(32, 1_000, true), Some(21));
+        assert_eq!(train(20, 1_000, true), None, "half of an RTT and a little");
+        assert_eq!(train(32, 1_000, false), None, "only the RTT counts");
+        assert_eq!(train(32, 3_000, true), Some(7), "not before eight samples");
+        assert_eq!(train(32, 6_000, true), None, "too far apart");
+    }
+
+    #[test]
+    fn a_gap_ends_a_train_for_the_rest_of_the_round_trip() {
+        let (mut hystart, mut cwnd) = (HyStart::default(), slow_start());
+        let mut sample = AckSample {
+            rtt_us: 32_000,
+            srtt_us: 32_000,
+            ..ack()
+        };
+        for index in 0..40 {
+            sample.now_ns += if index == 10 { 6_000_000 } else { 1_000_000 };
+            hystart.on_ack(&mut cwnd, &sample, index == 0, true);
+            assert!(!hystart.is_conservative(), "after {index}");
+        }
     }
 
     #[test]
