@@ -57,8 +57,13 @@ const WIDE: Bottleneck = Bottleneck {
     rate_mbit: 400,
     queue_bytes: 20_000_000,
 };
-/// So slow that the crowd keeps its few senders busy also where it gets little of the processor:
-/// a sender that waits for its application is asked nothing.
+/// So slow that the thread of a whole crowd's senders keeps all of them busy: a sender that waits
+/// for its application is asked nothing.
+const BUSY: Bottleneck = Bottleneck {
+    rate_mbit: 100,
+    ..WIDE
+};
+/// So slow that the crowd keeps its few senders busy also where it gets little of the processor.
 const NARROW: Bottleneck = Bottleneck {
     rate_mbit: 40,
     ..WIDE
@@ -263,6 +268,7 @@ fn growing(factor: f32) -> Vec<u8> {
 
 fn a_killed_policy_is_started_again() {
     let bench = Bench::new(&[]);
+    bench.network.path.reshape(BUSY);
     let crowd = bench.crowd(FLOWS);
     let killed = bench.signal(Signal::SIGKILL);
     let status = bench.status("it is started again", |status| {
@@ -283,6 +289,7 @@ fn a_killed_policy_is_started_again() {
 
 fn a_stopped_policy_is_started_again() {
     let bench = Bench::new(&[]);
+    bench.network.path.reshape(BUSY);
     let crowd = bench.crowd(FLOWS);
     let stopped = bench.signal(Signal::SIGSTOP);
     let status = bench.status("it is started again", |status| {
@@ -300,6 +307,7 @@ fn a_stopped_policy_is_started_again() {
 
 fn a_model_that_asks_for_gigabytes_is_refused() {
     let bench = Bench::new(&[]);
+    bench.network.path.reshape(BUSY);
     let crowd = bench.crowd(FLOWS);
     let before = bench.agent.status().policy;
     let bomb = changed(DEFAULT_POLICY, |model| {

@@ -170,9 +170,9 @@ pub struct Extractor {
     /// Segments that the last ACK with features delivered with the ECN echo
     /// ([`Totals::delivered_ce`]).
     marked: u32,
-    /// 1 if the last ACK with features left the flow idle ([`AckSample::idle`]), otherwise 0.
-    idle: u32,
-    _reserved: u32,
+    /// Time of the last ACK with features if it left the flow idle ([`AckSample::idle`]), ns;
+    /// otherwise 0.
+    idle_since_ns: u64,
 }
 
 impl Extractor {
@@ -186,13 +186,17 @@ impl Extractor {
         self.throughput = 0;
         self.was_in_loss = 0;
         self.marked = 0;
-        self.idle = 0;
+        self.idle_since_ns = 0;
     }
 
-    /// Whether the last ACK with features left the flow idle: the application has paused.
+    /// For how long the application has had nothing to send at `now_ns`, ns: since the last ACK
+    /// with features, and 0 unless that left the flow idle.
     #[inline(always)]
-    pub fn is_idle(&self) -> bool {
-        self.idle != 0
+    pub fn idle_ns(&self, now_ns: u64) -> u64 {
+        match self.idle_since_ns {
+            0 => 0,
+            since_ns => now_ns.saturating_sub(since_ns),
+        }
     }
 
     /// Segments that the last ACK with features, and those before it without features, delivered
@@ -230,7 +234,7 @@ impl Extractor {
         self.previous = now;
         self.was_in_loss = u32::from(in_loss);
         self.marked = now.delivered_ce.wrapping_sub(previous.delivered_ce);
-        self.idle = u32::from(ack.idle);
+        self.idle_since_ns = if ack.idle { ack.now_ns } else { 0 };
 
         let cwnd = bytes(cwnd, ack.mss);
         let in_flight = bytes(ack.in_flight, ack.mss);

@@ -123,9 +123,9 @@ impl Flow {
     /// next window. Returns whether a window was emitted, and what limited the flow in it.
     ///
     /// A window without an ACK is not emitted. An ACK without features, before the first RTT is
-    /// known, is not counted. Where the application pauses, in the window or at its end, the next
-    /// ACK makes all of the window's ACKs before it application-limited: their rate over the window
-    /// says nothing about the path.
+    /// known, is not counted. Where the application pauses for an eighth of a window, in the window
+    /// or at its end, the next ACK makes all of the window's ACKs before it application-limited:
+    /// their rate over the window says nothing about the path.
     #[inline(always)]
     pub fn measure(
         &mut self,
@@ -136,8 +136,14 @@ impl Flow {
     ) -> WindowEnd {
         self.begin_change();
         self.window_end = WindowEnd::None as u32;
-        // A sender that is woken by an ACK, and writes at once, has not paused.
-        if self.extractor.is_idle() && ack.app_limited {
+        // The first segment after a pause was sent an RTT ago.
+        let rtt_us = if ack.rtt_us > 0 {
+            ack.rtt_us
+        } else {
+            ack.srtt_us
+        };
+        let sent_ns = ack.now_ns.saturating_sub(u64::from(rtt_us) * 1_000);
+        if ack.app_limited && self.has_paused(sent_ns, settings.window_ns) {
             self.window.app_limited_acks = self.window.acks;
         }
         if self.window.is_over(ack.now_ns, settings.window_ns) {
@@ -163,6 +169,12 @@ impl Flow {
         }
         self.end_change();
         WindowEnd::from_raw(opaque::read(&self.window_end))
+    }
+
+    /// Whether the application has had nothing to send, at `now_ns`, for an eighth of a window.
+    #[inline(always)]
+    fn has_paused(&self, now_ns: u64, window_ns: u64) -> bool {
+        self.extractor.idle_ns(now_ns) > window_ns / 8
     }
 
     /// Fills in what a window's record says of its end: the time, the decision in force, the cwnd
@@ -203,7 +215,7 @@ impl Flow {
         let cwnd = mean_bytes as u64 / u64::from(mss.max(1));
         let mut closed = *self;
         closed.close_window(now_ns, cwnd as u32, mss);
-        if self.extractor.is_idle() {
+        if self.has_paused(now_ns, window_ns) {
             closed.window.app_limited_acks = closed.window.acks;
         }
         Some(closed.window)
@@ -331,8 +343,8 @@ mod tests {
         );
     }
 
-    /// Ten ACKs, of which the last acknowledges all that was written, and then one that is or is
-    /// not application-limited.
+    /// Ten ACKs, of which the last acknowledges all that was written, and then, after a pause of
+    /// `gap_ns` and the RTT, one that is or is not application-limited.
     fn ten_and(gap_ns: u64, app_limited: bool) -> (Flow, Kept) {
         let (mut flow, mut kept) = (opened(), Kept::default());
         let mut sample = ack();
@@ -342,7 +354,7 @@ mod tests {
             sample.idle = left == 0;
             flow.measure(&sample, 10, &settings(), &mut kept);
         }
-        sample.now_ns += gap_ns;
+        sample.now_ns += gap_ns + u64::from(sample.rtt_us) * 1_000;
         (sample.in_flight, sample.idle) = (9, false);
         sample.app_limited = app_limited;
         flow.measure(&sample, 10, &settings(), &mut kept);
@@ -352,7 +364,7 @@ mod tests {
     #[test]
     fn what_comes_before_a_pause_of_the_application_is_application_limited() {
         // In the window: all ACKs so far, and those of segments that the application limited.
-        let (mut flow, mut kept) = ten_and(50 * MS, true);
+        let (mut flow, mut kept) = ten_and(13 * MS, true);
         assert_eq!((flow.window.acks, flow.window.app_limited_acks), (11, 11));
         let mut sample = ack();
         sample.now_ns += 61 * MS;
@@ -371,7 +383,9 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_writes_as_soon_as_all_is_acknowledged_has_not_paused() {
+    fn a_sender_that_writes_soon_after_all_is_acknowledged_has_not_paused() {
+        let (flow, _) = ten_and(12 * MS, true);
+        assert_eq!((flow.window.acks, flow.window.app_limited_acks), (11, 1));
         let (flow, _) = ten_and(50 * MS, false);
         assert_eq!((flow.window.acks, flow.window.app_limited_acks), (11, 0));
         let (flow, kept) = ten_and(WINDOW_NS, false);

@@ -4,10 +4,10 @@
 //! whole TSO burst, and the sender is paced.
 //!
 //! The RTT rises a round trip after the path is full, when slow start has sent twice what the path
-//! holds. A flow that leaves slow start at once ([`Settings::drains_slow_start`]) can do so earlier,
-//! by the length of an *ACK train* (Ha, Rhee: Taming the elephants, Computer Networks 55, 2011; and
-//! `hystart_update` in net/ipv4/tcp_cubic.c, Linux 6.18): ACKs of one round trip that follow one
-//! another closely, as a bottleneck spaces them.
+//! holds. A flow that leaves slow start at once ([`Settings::drains_slow_start`]) can do so
+//! earlier, by the length of an *ACK train* (Ha, Rhee: Taming the elephants, Computer Networks 55,
+//! 2011; and `hystart_update` in net/ipv4/tcp_cubic.c, Linux 6.18): ACKs of one round trip that
+//! follow one another closely, as a bottleneck spaces them.
 //!
 //! [`Settings::drains_slow_start`]: crate::Settings::drains_slow_start
 
@@ -207,8 +207,8 @@ mod tests {
         assert_eq!(round(&mut hystart, &mut cwnd, 41_000, 10), 20);
     }
 
-    /// Runs one round trip of 32 ms, with ACKs of two segments this many µs apart, and returns after
-    /// which of them slow start was conservative.
+    /// Runs one round trip of 32 ms, with ACKs of two segments this many µs apart, and returns the
+    /// one after which slow start was conservative.
     fn train(acks: u32, gap_us: u64, by_trains: bool) -> Option<u32> {
         let (mut hystart, mut cwnd) = (HyStart::default(), slow_start());
         let mut sample = AckSample {

@@ -41,7 +41,8 @@ pub(crate) struct LeagueArgs {
     #[arg(long, value_name = "LIST", default_value = "rlcc,cubic,bbr,reno,copa")]
     schemes: String,
     /// Links to play, separated by commas: built-in sets, members of a set (`SET/NAME`, or
-    /// `SET/BEGINNING*` for several), and TOML files. Links that are equal under different names count once.
+    /// `SET/BEGINNING*` for several), and TOML files. Links that are equal under different names
+    /// count once.
     #[arg(long, value_name = "LIST", default_value = "sage-1")]
     scenarios: String,
     /// Play only this part of the links, from above 0 to 1: a sample that has the rates, RTTs and

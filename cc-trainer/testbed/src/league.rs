@@ -128,8 +128,8 @@ pub enum LeagueError {
 /// # Errors
 ///
 /// Returns an error when the sample is empty, when harm is asked for and no link has neighbours,
-/// when a scheme to compare with does not play, when a scenario or scheme cannot be used, when a run fails, or when a run cannot be written. All
-/// runs that ended before are on disk by then.
+/// when a scheme to compare with does not play, when a scenario or scheme cannot be used, when a
+/// run fails, or when a run cannot be written. All runs that ended before are on disk by then.
 pub fn play(
     league: &League,
     cancel: &AtomicBool,

@@ -32,7 +32,7 @@ pub struct Against {
 /// What one scheme has against the best of those named.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Standoff {
-    /// The scheme.
+    /// Name of the scheme in the league.
     pub scheme: String,
     /// Throughput ÷ p95 delay, divided by the highest of those named, at least 10⁻³: the geometric
     /// mean over the links.
@@ -49,7 +49,7 @@ pub struct Standoff {
 /// A link and the ratio of powers there.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Weak {
-    /// Name of the link.
+    /// Name of the link in its set or file.
     pub link: String,
     /// The scheme's power divided by the highest of those named.
     pub power: f64,

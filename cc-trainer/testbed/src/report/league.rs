@@ -91,8 +91,9 @@ pub fn html(standings: &Standings, board: &Board) -> String {
     if let Some(against) = &standings.against {
         let _ = write!(
             html,
-            "<section><h2>Power against those named</h2>\n<p class=\"note\">Throughput / p95 delay, \
-             divided by that of {}. Geometric mean; the least is of a single link.</p>\n{}</section>\n",
+            "<section><h2>Power against those named</h2>\n<p class=\"note\">Throughput / p95 \
+             delay, divided by that of {}. Geometric mean; the least is of a single link.</p>\n{}\
+             </section>\n",
             escape(&table::yardstick(against)),
             rows(&table::powers(against))
         );
