@@ -7,13 +7,13 @@ use std::{
 
 /// How long [`eventually`] waits: far longer than anything takes on a busy machine, so that
 /// reaching the limit means that the condition will never hold.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Calls `attempt` every 5 ms until it returns a value, and returns that value.
 ///
 /// # Panics
 ///
-/// Panics with `what`, the awaited condition, if there is no value after 30 s.
+/// Panics with `what`, the awaited condition, if there is no value after 60 s.
 pub fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
