@@ -55,7 +55,7 @@ impl Churn {
     ///
     /// # Panics
     ///
-    /// Panics if one of them fails, or not all are connected within 30 s.
+    /// Panics if one of them fails, or not all are connected within 60 s.
     pub fn start(
         from: &Namespace,
         to: SocketAddr,

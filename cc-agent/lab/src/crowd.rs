@@ -41,7 +41,7 @@ impl Crowd {
     ///
     /// # Panics
     ///
-    /// Panics if one of them fails, or not all are connected within 30 s.
+    /// Panics if one of them fails, or not all are connected within 60 s.
     pub fn connect(
         from: &Namespace,
         to: SocketAddr,
