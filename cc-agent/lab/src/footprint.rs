@@ -106,7 +106,7 @@ impl Footprint {
     ///
     /// # Panics
     ///
-    /// Panics if a program or a map is left after 30 s.
+    /// Panics if a program or a map is left after 60 s.
     pub fn assert_vanishes(&self) {
         let mut left = String::new();
         let gone = || {

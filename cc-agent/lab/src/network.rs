@@ -48,7 +48,7 @@ impl Network {
     ///
     /// # Panics
     ///
-    /// Panics if one of them cannot connect within 30 s.
+    /// Panics if one of them cannot connect within 60 s.
     pub fn crowd(&self, congestion_control: &str, flows: usize) -> Crowd {
         Crowd::connect(&self.path.sender, self.address(), congestion_control, flows)
     }

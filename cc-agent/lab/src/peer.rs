@@ -396,7 +396,7 @@ impl<'a> Peer<'a> {
     ///
     /// # Panics
     ///
-    /// Panics if it does not come within 30 s, or something else does.
+    /// Panics if it does not come within 60 s, or something else does.
     pub fn expect_syn(&mut self) -> Segment {
         let syn = eventually("the host sent a SYN", || self.host.read(self.address));
         assert!(syn.header.syn && !syn.header.ack, "no SYN: {syn:?}");
@@ -427,7 +427,7 @@ impl<'a> Peer<'a> {
     ///
     /// # Panics
     ///
-    /// Panics if the host sends no SYN within 30 s.
+    /// Panics if the host sends no SYN within 60 s.
     pub fn accept(&mut self) -> Sent {
         self.expect_syn();
         self.send_syn_ack(0)
@@ -438,7 +438,7 @@ impl<'a> Peer<'a> {
     ///
     /// # Panics
     ///
-    /// Panics if the host does not answer within 30 s.
+    /// Panics if the host does not answer within 60 s.
     pub fn send_syn(&mut self, port: u16, data: &[u8]) -> Segment {
         let host = self.host.address(self.address.ip());
         self.other = Some(SocketAddr::new(host, port));
@@ -555,7 +555,7 @@ impl<'a> Peer<'a> {
     ///
     /// # Panics
     ///
-    /// Panics if nothing comes within 30 s.
+    /// Panics if nothing comes within 60 s.
     pub fn wait(&mut self) -> Sent {
         eventually("the host sent something", || {
             let sent = self.sent();
@@ -567,7 +567,7 @@ impl<'a> Peer<'a> {
     ///
     /// # Panics
     ///
-    /// Panics if anything else arrives, or they do not within 30 s.
+    /// Panics if anything else arrives, or they do not within 60 s.
     pub fn expect_data(&mut self, segments: RangeInclusive<u32>) -> Sent {
         let count = segments.clone().count();
         let mut sent = Sent::default();

@@ -144,7 +144,7 @@ impl<S: RecordSource> Tap<S> {
     ///
     /// # Panics
     ///
-    /// Panics with `what`, the awaited condition, if it does not hold within 30 s.
+    /// Panics with `what`, the awaited condition, if it does not hold within 60 s.
     pub fn wait_for<T>(&self, what: &str, mut find: impl FnMut(&Seen) -> Option<T>) -> T {
         eventually(what, || self.seen(&mut find))
     }
@@ -153,7 +153,7 @@ impl<S: RecordSource> Tap<S> {
     ///
     /// # Panics
     ///
-    /// Panics with `what`, the awaited condition, if there is no such window within 30 s.
+    /// Panics with `what`, the awaited condition, if there is no such window within 60 s.
     pub fn wait_for_window(
         &self,
         what: &str,
@@ -170,7 +170,7 @@ impl<S: RecordSource> Tap<S> {
     ///
     /// # Panics
     ///
-    /// Panics if it does not arrive within 30 s.
+    /// Panics if it does not arrive within 60 s.
     pub fn opened(&self, flow: &Flow) -> OpenedRecord {
         let port = flow.port();
         self.wait_for("the flow was opened", |seen| {
@@ -183,7 +183,7 @@ impl<S: RecordSource> Tap<S> {
     ///
     /// # Panics
     ///
-    /// Panics if it does not arrive within 30 s.
+    /// Panics if it does not arrive within 60 s.
     pub fn closed(&self, opened: &OpenedRecord) -> ClosedRecord {
         self.wait_for("the flow was closed", |seen| {
             let mut closed = seen.closed.iter();

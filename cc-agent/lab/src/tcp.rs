@@ -102,7 +102,7 @@ impl Flow {
     ///
     /// # Panics
     ///
-    /// Panics if the connection is broken or does not come to rest within 30 s.
+    /// Panics if the connection is broken or does not come to rest within 60 s.
     pub fn finish(&self) -> TcpInfo {
         self.stream
             .shutdown(Shutdown::Write)
@@ -169,7 +169,7 @@ impl Flow {
     ///
     /// # Panics
     ///
-    /// Panics if they are not within 30 s.
+    /// Panics if they are not within 60 s.
     pub fn advance(&self, bytes: u64) {
         let from = self.info().bytes_acked;
         eventually("the flow advanced", || {
