@@ -57,7 +57,8 @@ pub struct Weak {
 
 impl Against {
     /// Compares all schemes of the board with the best of `best_of`. `None` where no scored flow
-    /// has a link for itself, or where none of `best_of` is on the board.
+    /// has a link for itself, and where `best_of` is empty or names a scheme that is not on the
+    /// board.
     pub fn of(board: &Board, best_of: &[String]) -> Option<Self> {
         let places = best_of.iter().map(|name| place(board, name));
         let places: Option<Vec<usize>> = places.collect();
@@ -74,20 +75,21 @@ impl Against {
             let cells = &board.cells[link];
             (cells[scheme].own_power() / best(cells)).max(LEAST_POWER)
         };
-        let logarithms = |scheme| links.iter().map(move |&link| ratio(link, scheme).ln());
+        let ratios: Vec<Vec<f64>> = (0..board.schemes.len())
+            .map(|scheme| links.iter().map(|&link| ratio(link, scheme)).collect())
+            .collect();
+        let logarithms = |ratios: &Vec<f64>| ratios.iter().map(|ratio| ratio.ln()).collect();
         let estimates = Paired {
-            values: (0..board.schemes.len())
-                .map(|scheme| logarithms(scheme).collect())
-                .collect(),
+            values: ratios.iter().map(logarithms).collect(),
             weights: vec![1.0; links.len()],
         };
         let estimates = estimates.estimate()?;
         let standoff = |(scheme, power): (usize, Estimate)| {
-            let mut ratios: Vec<Weak> = links
-                .iter()
-                .map(|&link| Weak {
+            let of_links = links.iter().zip(&ratios[scheme]);
+            let mut ratios: Vec<Weak> = of_links
+                .map(|(&link, &power)| Weak {
                     link: board.links[link].name.clone(),
-                    power: ratio(link, scheme),
+                    power,
                 })
                 .collect();
             ratios.sort_by(|a, b| a.power.total_cmp(&b.power));
