@@ -111,7 +111,16 @@ pub(crate) struct Args {
 /// What else is done on other kernels.
 #[derive(clap::Subcommand)]
 enum Action {
+    /// Run `cc-trainer evaluate` in an emulated machine, under a kernel of Debian's.
+    ///
+    /// The machine's kernel has congestion controls and queues that this host's may lack, and its
+    /// time is virtual: a busy host changes no result. Runs come one after the other, and an idle
+    /// link takes no time. The machine is slow: it carries up to some 40 Mbit/s, and the summary
+    /// says by its latenesses and invalid runs whether it kept up. docs/kernels.md has how exact
+    /// that is.
     Evaluate(evaluate::Args),
+    /// Run `cc-trainer league` in the same machine.
+    League(evaluate::Args),
 }
 
 /// A series of kernels, such as 6.12.
@@ -146,8 +155,10 @@ impl FromStr for Series {
 }
 
 pub(crate) fn command(args: &Args) -> Result<()> {
-    if let Some(Action::Evaluate(args)) = &args.action {
-        return evaluate::command(args);
+    match &args.action {
+        Some(Action::Evaluate(args)) => return evaluate::command("evaluate", args),
+        Some(Action::League(args)) => return evaluate::command("league", args),
+        None => {}
     }
     if args.list {
         return list();

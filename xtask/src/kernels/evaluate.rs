@@ -1,4 +1,5 @@
-//! `cargo xtask kernels evaluate`: congestion controls on emulated links, under another kernel.
+//! `cargo xtask kernels evaluate` and `league`: congestion controls on emulated links, under another
+//! kernel.
 
 use std::{
     collections::BTreeMap,
@@ -33,12 +34,7 @@ const BATCH_BUDGET_MS: u32 = 1_000;
 /// The directory of the results in the machine.
 const RESULTS: &str = "/tmp/results";
 
-/// Run `cc-trainer evaluate` in an emulated machine, under a kernel of Debian's.
-///
-/// The machine's kernel has congestion controls and queues that this host's may lack, and its time
-/// is virtual: a busy host changes no result. Runs come one after the other, and an idle link takes
-/// no time. The machine is slow: it carries up to some 40 Mbit/s, and the summary says by its
-/// latenesses and invalid runs whether it kept up. docs/kernels.md has how exact that is.
+/// What is evaluated in the machine, and where.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The series of the kernel, such as 6.12.
@@ -61,18 +57,18 @@ pub(super) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 1800)]
     deadline_s: u64,
 
-    /// Arguments of `cc-trainer evaluate`, without --on and --out. Files among them are copied.
+    /// Arguments of that command of cc-trainer, without --on and --out. Files among them are copied.
     #[arg(last = true, value_name = "ARGS")]
     arguments: Vec<String>,
 }
 
-/// Boots the kernel, evaluates in it and unpacks the results.
+/// Boots the kernel, runs `cc-trainer SUBCOMMAND` in it and unpacks the results.
 ///
 /// # Errors
 ///
 /// Returns an error when the kernel or the programs cannot be provided, when the machine does not
 /// come to its end, and when the evaluation fails; its results are unpacked all the same.
-pub(super) fn command(args: &Args) -> Result<()> {
+pub(super) fn command(subcommand: &str, args: &Args) -> Result<()> {
     for reserved in ["--on", "--out", "--agent"] {
         if given(&args.arguments, reserved) {
             bail!("{reserved} is not for the machine; give --out before the `--`");
@@ -84,7 +80,7 @@ pub(super) fn command(args: &Args) -> Result<()> {
         Some(directory) => path::absolute(directory)?,
         None => build()?,
     };
-    let contents = contents(&programs, &args.arguments, &args.with)?;
+    let contents = contents(subcommand, &programs, &args.arguments, &args.with)?;
     // Of this process alone, so that several machines may run at a time.
     let directory = format!("evaluate-{}", std::process::id());
     let directory = archive::directory().join("runs").join(directory);
@@ -134,7 +130,12 @@ fn build() -> Result<PathBuf> {
 
 /// What the machine holds: the programs, the files that are named, all by their paths on this host,
 /// and the command.
-fn contents(programs: &Path, arguments: &[String], with: &[PathBuf]) -> Result<Contents> {
+fn contents(
+    subcommand: &str,
+    programs: &Path,
+    arguments: &[String],
+    with: &[PathBuf],
+) -> Result<Contents> {
     let programs = PROGRAMS.map(|name| programs.join(name));
     for program in &programs {
         if !program.is_file() {
@@ -151,7 +152,7 @@ fn contents(programs: &Path, arguments: &[String], with: &[PathBuf]) -> Result<C
         .to_str()
         .context("the current directory's path is no text")?;
     let trainer = programs[0].display().to_string();
-    let mut command: Vec<&str> = vec![&trainer, "evaluate", "--on", "kernel"];
+    let mut command: Vec<&str> = vec![&trainer, subcommand, "--on", "kernel"];
     command.extend(["--agent", AGENT, "--out", RESULTS]);
     // One processor, on which an idle link takes no time: nothing is gained by several at once.
     if !given(arguments, "--jobs") {
@@ -199,7 +200,8 @@ fn unpack(results: &Path, out: &Path) -> Result<()> {
     if fs::metadata(results).map_or(0, |file| file.len()) == 0 {
         bail!("the machine handed nothing over");
     }
-    if out.join("summary.json").is_file() {
+    let earlier = ["summary.json", "league.json"].map(|file| out.join(file));
+    if earlier.iter().any(|file| file.is_file()) {
         fs::remove_dir_all(out).with_context(|| format!("cannot replace {}", out.display()))?;
     }
     fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
@@ -246,18 +248,23 @@ mod tests {
     fn the_machine_runs_one_evaluation_at_a_time_with_its_words_as_they_are() {
         let directory = env::temp_dir().join(format!("xtask-programs-{}", std::process::id()));
         fs::create_dir_all(&directory).expect("temporary directory");
-        let missing = contents(&directory, &[], &[]).expect_err("no programs there");
+        let missing = contents("evaluate", &directory, &[], &[]).expect_err("no programs there");
         assert!(missing.to_string().contains("cc-trainer"), "{missing}");
         for name in PROGRAMS {
             fs::write(directory.join(name), []).expect("temporary file");
         }
-        let contents = contents(&directory, &words(&["--schemes", "cubic, bbr"]), &[]);
+        let contents = contents(
+            "league",
+            &directory,
+            &words(&["--schemes", "cubic, bbr"]),
+            &[],
+        );
         let contents = contents.expect("the programs are there");
         let mut files = contents.files.into_iter();
         let command = files.find(|(place, _)| place == Path::new("/evaluate/command"));
         let command = command.map(|(_, content)| String::from_utf8(content).expect("text"));
         let expected = format!(
-            "{}\nevaluate\n--on\nkernel\n--agent\n/evaluate/agent\n--out\n/tmp/results\n\
+            "{}\nleague\n--on\nkernel\n--agent\n/evaluate/agent\n--out\n/tmp/results\n\
              --jobs\n1\n--schemes\ncubic, bbr\n",
             directory.join("cc-trainer").display()
         );
