@@ -1532,6 +1532,8 @@ fn a_channel_is_followed_and_only_what_its_key_has_signed() {
 
 fn a_candidate_gets_its_share_of_flows_until_it_is_promoted() {
     const FLOWS: usize = 24;
+    // Flows that may be in a recovery, with a cwnd between both policies'.
+    const BETWEEN: usize = 3;
     // Fast enough for several windows in a block.
     let bench = Bench::new(Bottleneck {
         rate_mbit: 60,
@@ -1560,16 +1562,19 @@ fn a_candidate_gets_its_share_of_flows_until_it_is_promoted() {
         "its share of the flows has the candidate",
         |status| {
             let windows = flows_by_cwnd(status);
+            let with = |cwnd| windows.get(&cwnd).copied().unwrap_or(0);
+            let (incumbents, candidates) = (with(20), with(22));
+            let between = FLOWS.saturating_sub(incumbents + candidates);
             let canary = status.canary.as_ref();
-            let counted = canary.map(|canary| {
-                let flows = [&canary.incumbent_flows, &canary.candidate_flows];
-                flows.map(|arm| arm.flows as usize)
-            });
-            windows.values().sum::<usize>() == FLOWS
-            && windows.keys().eq([&20, &22])
-            // The incumbent has had all flows.
-            && counted == Some([FLOWS, windows[&22]])
-            && (4..FLOWS - 4).contains(&windows[&22])
+            canary.is_some_and(|canary| {
+                let counted = canary.candidate_flows.flows as usize;
+                // The incumbent has had all flows.
+                canary.incumbent_flows.flows as usize == FLOWS
+                    && between <= BETWEEN
+                    && (candidates..=candidates + between).contains(&counted)
+                    && (4..FLOWS - 4).contains(&candidates)
+                    && incumbents >= 4
+            })
         },
     );
     wait_for_status(&agent, "all flows are the incumbent's again", |status| {
