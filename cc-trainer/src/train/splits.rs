@@ -218,6 +218,7 @@ mod tests {
             "convolution.toml",
             "default.toml",
             "families.toml",
+            "pairs.toml",
             "refine.toml",
         ] {
             let config = load(name);
@@ -227,27 +228,37 @@ mod tests {
         }
     }
 
-    /// It is the mean of two ([`crate::average`]). The hashes of the configurations are those of
+    /// It is the mean of five ([`crate::average`]). The hashes of the configurations are those of
     /// the versions that trained them, so that what the file states is compared.
     #[test]
     fn the_embedded_policy_was_trained_by_the_configurations_that_say_so() {
         let file = PolicyFile::parse(DEFAULT_POLICY).expect("it is ours");
         let meta = file.meta();
-        for (number, name) in [(1, "refine.toml"), (2, "default.toml")] {
+        let load = |name: &str| {
             let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("training");
             let config = Config::load(&folder.join(name)).expect(name);
             let source = config.environment.open().expect(name);
-            if number == 1 {
-                assert_eq!(Some(&meta.interface), source.interface());
-            }
-            assert_eq!(meta.serving, config.serving);
+            (config, source)
+        };
+        let (last, source) = load("pairs.toml");
+        assert_eq!(Some(&meta.interface), source.interface());
+        assert_eq!(meta.serving, last.serving);
+        let parts = [
+            ("pairs.toml", "14"),
+            ("pairs.toml", "14"),
+            ("pairs.toml", "4"),
+            ("refine.toml", "4"),
+            ("default.toml", "4"),
+        ];
+        for (number, (name, seed)) in (1..).zip(parts) {
+            let (config, source) = load(name);
             let stated = |entry: &str| meta.provenance[&format!("{number}.{entry}")].as_str();
-            assert_eq!(stated("seed"), config.seed.to_string());
-            assert_eq!(stated("tasks"), source.tasks().join(", "));
+            assert_eq!(stated("seed"), seed, "{number}");
+            assert_eq!(stated("tasks"), source.tasks().join(", "), "{number}");
             let steps: u64 = stated("steps").parse().expect("a number");
             assert!(
                 (config.steps..config.steps + 10_000).contains(&steps),
-                "{name}: {steps}"
+                "{number}: {steps}"
             );
         }
     }
