@@ -1,5 +1,5 @@
-//! `cargo xtask kernels evaluate` and `league`: congestion controls on emulated links, under another
-//! kernel.
+//! `cargo xtask kernels evaluate` and `league`: congestion controls on emulated links, under
+//! another kernel.
 
 use std::{
     collections::BTreeMap,
@@ -57,7 +57,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 1800)]
     deadline_s: u64,
 
-    /// Arguments of that command of cc-trainer, without --on and --out. Files among them are copied.
+    /// Arguments of cc-trainer, without --on and --out. Files among them are copied.
     #[arg(last = true, value_name = "ARGS")]
     arguments: Vec<String>,
 }
