@@ -203,12 +203,14 @@ mod tests {
         assert!(allowed("training/0").is_empty());
     }
 
+    /// The configuration of that name that comes along.
+    fn load(name: &str) -> Config {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("training");
+        Config::load(&folder.join(name)).expect(name)
+    }
+
     #[test]
     fn configurations_that_come_along_say_what_they_train_on() {
-        let load = |name: &str| {
-            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("training");
-            Config::load(&folder.join(name)).expect(name)
-        };
         let config = load("calibrated.toml");
         assert!(config.allow_test_sets);
         assert!(!check(&config).expect("allowed").is_empty());
@@ -234,13 +236,8 @@ mod tests {
     fn the_embedded_policy_was_trained_by_the_configurations_that_say_so() {
         let file = PolicyFile::parse(DEFAULT_POLICY).expect("it is ours");
         let meta = file.meta();
-        let load = |name: &str| {
-            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("training");
-            let config = Config::load(&folder.join(name)).expect(name);
-            let source = config.environment.open().expect(name);
-            (config, source)
-        };
-        let (last, source) = load("pairs.toml");
+        let last = load("pairs.toml");
+        let source = last.environment.open().expect("pairs.toml");
         assert_eq!(Some(&meta.interface), source.interface());
         assert_eq!(meta.serving, last.serving);
         let parts = [
@@ -251,7 +248,8 @@ mod tests {
             ("default.toml", "4"),
         ];
         for (number, (name, seed)) in (1..).zip(parts) {
-            let (config, source) = load(name);
+            let config = load(name);
+            let source = config.environment.open().expect(name);
             let stated = |entry: &str| meta.provenance[&format!("{number}.{entry}")].as_str();
             assert_eq!(stated("seed"), seed, "{number}");
             assert_eq!(stated("tasks"), source.tasks().join(", "), "{number}");
