@@ -901,6 +901,13 @@ mod tests {
         decides_alike(&first, &situation(&version_2(&first)), &[(100, 9)]);
         let second = version_2(&first);
         decides_alike(&second, &situation(&second), &[(102, 7)]);
+        let response = |interface: &Interface| Interface {
+            response: 40,
+            ..situation(interface)
+        };
+        decides_alike(&first, &response(&first), &[(100, 9)]);
+        decides_alike(&situation(&first), &response(&first), &[(107, 2)]);
+        decides_alike(&situation(&second), &response(&second), &[(109, 2)]);
         let placed = situation(&first);
         decides_alike(&placed, &version_2(&placed), &[(100, 2)]);
         decides_alike(&placed, &placed, &[]);

@@ -180,6 +180,10 @@ fn flows_share_a_link() -> Outcome {
     assert_eq!(flows[1]["stop_s"], 2.5);
     let jain = run["jain"].as_f64().expect("two flows run");
     assert!((0.5..=1.0).contains(&jain), "{jain}");
+    // Of two flows one gives the other.
+    let ratio = run["least_over_greatest"].as_f64().expect("two flows run");
+    let expected = (1.0 + ratio).powi(2) / (2.0 * (1.0 + ratio * ratio));
+    assert!((jain - expected).abs() < 1e-9, "{jain}, {ratio}");
     let file = fs::read(place.out().join("runs/shared.reno.0.json")).expect("a run");
     let file: Value = serde_json::from_slice(&file).expect("JSON");
     let series = |flow: usize, key: &str| -> Vec<Option<f64>> {

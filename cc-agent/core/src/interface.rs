@@ -44,6 +44,11 @@ pub struct Interface {
     /// [`Aspect`]s of its situation. 0 leaves them out, as do files from before there were any.
     #[serde(skip_serializing_if = "is_zero")]
     pub situation: usize,
+    /// Number of windows in which the regression of the RTT on the cwnd forgets by a factor of e:
+    /// [`Aspect::Response`] and [`Aspect::Swing`], which are observed with the situation. 0 leaves
+    /// them out, as do files from before there were any.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub response: usize,
     /// Number of windows whose [`Quantity`]s the observation ends with, as time series: the last
     /// ones, the observed window included. 0 leaves the series out, as do files from before there
     /// were any.
@@ -115,10 +120,11 @@ impl Interface {
     }
 
     /// The aspects of a flow's situation that an observation has after the fractions: none without
-    /// [`situation`](Self::situation), and all of them with it.
+    /// [`situation`](Self::situation), and all of them with it and a [`response`](Self::response).
     pub fn aspects(&self) -> &'static [Aspect] {
-        match self.situation {
-            0 => &[],
+        match (self.situation, self.response) {
+            (0, _) => &[],
+            (_, 0) => Aspect::COMPARISONS,
             _ => &Aspect::ALL,
         }
     }
@@ -233,6 +239,12 @@ impl Interface {
             "0 to 1000 windows",
         )?;
         check(
+            self.response <= 1_000 && (self.response == 0 || self.situation > 0),
+            "response",
+            self.response.to_string(),
+            "0 to 1000 windows, and 0 without a situation",
+        )?;
+        check(
             self.series <= 1_000,
             "series",
             self.series.to_string(),
@@ -315,6 +327,7 @@ impl Default for Interface {
             window_ms: 100,
             history: 20,
             situation: 0,
+            response: 0,
             series: 0,
             actions: ActionSpace::default(),
             cwnd: CwndBounds { min: 2, max: 2000 },
@@ -374,11 +387,18 @@ pub enum Aspect {
     Loss,
     /// ln of 1 plus the number of windows since one with a loss.
     WithoutLoss,
+    /// d ln RTT / d ln cwnd, −1 to 2, by a regression over the last windows: 1 where the flow's own
+    /// packets are the queue, its part of what is in flight among others, and 0 where there is no
+    /// queue or a neighbour makes room for each packet of the flow.
+    Response,
+    /// The standard deviation of ln cwnd in the same windows, at most 2: how much
+    /// [`Self::Response`] rests on.
+    Swing,
 }
 
 impl Aspect {
     /// Every aspect, in the order of the observation.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Floor,
         Self::Ceiling,
         Self::Depth,
@@ -386,7 +406,12 @@ impl Aspect {
         Self::Slowdown,
         Self::Loss,
         Self::WithoutLoss,
+        Self::Response,
+        Self::Swing,
     ];
+
+    /// Those that compare recent windows with all of the flow's: all but the response.
+    const COMPARISONS: &'static [Self] = Self::ALL.split_at(7).0;
 
     /// The name in lists of inputs, such as `features.json`.
     pub fn name(self) -> &'static str {
@@ -398,6 +423,8 @@ impl Aspect {
             Self::Slowdown => "slowdown",
             Self::Loss => "loss",
             Self::WithoutLoss => "without_loss",
+            Self::Response => "response",
+            Self::Swing => "swing",
         }
     }
 }

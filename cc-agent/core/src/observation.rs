@@ -15,8 +15,11 @@
 //!
 //! `[… | floor | ceiling | depth | drift | slowdown | loss | without loss | past decisions | …]`
 //!
+//! and with a response `[… | without loss | response | swing | past decisions | …]`,
+//!
 //! `[… | past decisions | throughput | RTT | delay | cwnd | in flight | lost | marked]`
 
+mod response;
 mod situation;
 
 use std::collections::VecDeque;
@@ -68,7 +71,7 @@ impl Windows {
     /// Creates the memory of a flow without windows.
     pub fn new(interface: &Interface) -> Self {
         Self {
-            situation: Situation::new(interface.situation),
+            situation: Situation::new(interface),
             series: Series::new(interface),
         }
     }

@@ -16,7 +16,8 @@ const FRACTION: f32 = 0.01;
 ///
 /// Features go through a logarithm in which the smallest amount that matters (a
 /// millisecond, a segment, 80 kbit/s, a count of one, a hundredth of a window) is a unit. The
-/// one-hot past actions are 0 or 1 and stay as they are, as do the aspects that are logarithms.
+/// one-hot past actions are 0 or 1 and stay as they are, as do the aspects that are logarithms
+/// or slopes.
 pub fn input_shapes(interface: &Interface) -> Vec<Input> {
     let scales = &interface.scales;
     let curvature = |feature: Feature| match feature.unit() {
@@ -30,7 +31,7 @@ pub fn input_shapes(interface: &Interface) -> Vec<Input> {
     let fraction = || Input::logarithmic(1.0 / FRACTION);
     inputs.extend(interface.fractions().iter().map(|_| fraction()));
     inputs.extend(interface.aspects().iter().map(|aspect| match aspect {
-        Aspect::Loss => fraction(),
+        Aspect::Loss | Aspect::Swing => fraction(),
         _ => Input::LINEAR,
     }));
     for _ in 0..interface.history {
@@ -81,9 +82,10 @@ mod tests {
     }
 
     #[test]
-    fn the_aspects_of_a_situation_are_logarithms_but_for_the_loss() {
+    fn the_aspects_of_a_situation_stay_as_they_are_but_for_the_loss_and_the_swing() {
         let interface = Interface {
             situation: 20,
+            response: 40,
             ..Interface::default()
         };
         let inputs = input_shapes(&interface);
@@ -93,7 +95,7 @@ mod tests {
         for (aspect, input) in Aspect::ALL.into_iter().zip(aspects) {
             assert_eq!(
                 *input == Input::LINEAR,
-                aspect != Aspect::Loss,
+                !matches!(aspect, Aspect::Loss | Aspect::Swing),
                 "{aspect:?}"
             );
         }

@@ -271,6 +271,10 @@ fn initial_policy(
             0 => interface.situation,
             windows => windows,
         },
+        response: match own.response {
+            0 => interface.response,
+            windows => windows,
+        },
         ..own.clone()
     };
     let differences = dataset::network_differences(interface, &widened);

@@ -192,6 +192,10 @@ pub struct Run {
     pub decision_delay: Option<DecisionDelay>,
     /// Jain's fairness index of the flows' throughputs; `None` for a single flow.
     pub jain: Option<f64>,
+    /// The least flow's throughput over the greatest's; `None` for a single flow, and in files of
+    /// older versions.
+    #[serde(default)]
+    pub least_over_greatest: Option<f64>,
     /// Time from the last flow's start until all flows had settled at equal shares, s
     /// ([`statistics::convergence`]); `None` when they never settled or there is one flow.
     pub convergence_s: Option<f64>,

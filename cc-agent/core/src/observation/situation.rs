@@ -9,7 +9,11 @@ use std::collections::VecDeque;
 
 use cc_ebpf::{Feature, WindowRecord};
 
-use crate::{interface::Aspect, objective::Measured};
+use super::response::Response;
+use crate::{
+    interface::{Aspect, Interface},
+    objective::Measured,
+};
 
 /// What a window adds: the extremes of the RTT, and amounts of bytes and time.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -47,11 +51,14 @@ pub(super) struct Situation {
     rtt_min_us: u32,
     /// Windows since the last one with a loss, or since the first.
     without_loss: u32,
+    response: Response,
 }
 
 impl Situation {
-    /// The situation of a flow without windows, of which the last `windows` will count as recent.
-    pub(super) fn new(windows: usize) -> Self {
+    /// The situation of a flow without windows, of which the last
+    /// [`situation`](Interface::situation) will count as recent.
+    pub(super) fn new(interface: &Interface) -> Self {
+        let windows = interface.situation;
         Self {
             recent: VecDeque::with_capacity(windows),
             windows,
@@ -60,6 +67,7 @@ impl Situation {
             largest_mbps: 0.0,
             rtt_min_us: 0,
             without_loss: 0,
+            response: Response::new(interface.response, interface.window_ms),
         }
     }
 
@@ -67,6 +75,7 @@ impl Situation {
         if self.windows == 0 || window.acks == 0 {
             return;
         }
+        self.response.push(window);
         let seen = Seen::of(window);
         if self.recent.len() == self.windows {
             self.recent.pop_front();
@@ -114,6 +123,8 @@ impl Situation {
             }
             Aspect::Loss => self.recent_sum().loss(),
             Aspect::WithoutLoss => f64::from(self.without_loss).ln_1p(),
+            Aspect::Response => self.response.slope(),
+            Aspect::Swing => self.response.swing(),
         }
     }
 
@@ -148,6 +159,14 @@ mod tests {
         window
     }
 
+    /// The situation of a flow without windows, of which so many will count as recent.
+    fn of(windows: usize) -> Situation {
+        Situation::new(&Interface {
+            situation: windows,
+            ..Interface::default()
+        })
+    }
+
     fn value(situation: &Situation, aspect: Aspect) -> f32 {
         let at = Aspect::ALL.iter().position(|other| *other == aspect);
         let mut values = situation.values(&Aspect::ALL);
@@ -156,7 +175,7 @@ mod tests {
 
     #[test]
     fn the_recent_windows_are_compared_with_all() {
-        let mut situation = Situation::new(2);
+        let mut situation = of(2);
         assert!(situation.values(&Aspect::ALL).all(|value| value == 0.0));
         situation.push(&window([10, 20], 30, 0));
         situation.push(&window([10, 80], 50, 10));
@@ -188,9 +207,9 @@ mod tests {
 
     #[test]
     fn nothing_is_observed_or_kept_without_windows() {
-        let mut situation = Situation::new(0);
+        let mut situation = of(0);
         situation.push(&window([10, 20], 30, 0));
-        assert_eq!(situation, Situation::new(0));
+        assert_eq!(situation, of(0));
     }
 
     proptest! {
@@ -204,7 +223,7 @@ mod tests {
                 .into_iter()
                 .map(|(least, more, acked, lost)| ([least, least + more], acked, lost))
                 .collect();
-            let mut situation = Situation::new(windows);
+            let mut situation = of(windows);
             for (rtt, acked, lost) in &past {
                 situation.push(&window(*rtt, *acked, *lost));
             }

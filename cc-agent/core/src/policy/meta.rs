@@ -226,6 +226,7 @@ impl fmt::Display for Summary {
         let Interface {
             history,
             situation,
+            response,
             series,
             actions,
             cwnd,
@@ -248,12 +249,16 @@ impl fmt::Display for Summary {
         }
         writeln!(
             f,
-            "observation   {} values: features version {}, the last {history} decisions{}{}",
+            "observation   {} values: features version {}, the last {history} decisions{}{}{}",
             self.observation,
             interface.features_version,
             match situation {
                 0 => String::new(),
                 _ => format!(", the situation by the last {situation} windows"),
+            },
+            match response {
+                0 => String::new(),
+                _ => format!(", the RTT's response within {response} windows"),
             },
             match series {
                 0 => String::new(),

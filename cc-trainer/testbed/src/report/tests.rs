@@ -171,6 +171,7 @@ fn file(
                 max_us: 900.0,
             }),
             jain: (flows > 1).then(|| near(0.95)),
+            least_over_greatest: (flows > 1).then(|| near(0.8)),
             convergence_s: (flows > 1 && run != 1).then(|| near(4.0)),
             validity: Validity {
                 attempts: 1,

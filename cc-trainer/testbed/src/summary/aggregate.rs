@@ -46,11 +46,16 @@ pub const MEASURES: [Measure; 6] = [
 ];
 
 /// Additional measures of scenarios with several flows.
-pub const MEASURES_OF_SHARING: [Measure; 2] = [
+pub const MEASURES_OF_SHARING: [Measure; 3] = [
     Measure {
         name: "Jain's index",
         unit: "",
         value: |run| run.jain,
+    },
+    Measure {
+        name: "least ÷ greatest",
+        unit: "",
+        value: |run| run.least_over_greatest,
     },
     Measure {
         name: "converg.",

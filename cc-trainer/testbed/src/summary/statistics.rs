@@ -47,6 +47,14 @@ pub fn jain(shares: &[f64]) -> Option<f64> {
     (largest > 0.0).then(|| sum * sum / (shares.len() as f64 * squares))
 }
 
+/// The least share over the greatest: 1 when all are equal, 0 when one flow has nothing. `None`
+/// without a positive share.
+pub fn least_over_greatest(shares: &[f64]) -> Option<f64> {
+    let greatest = shares.iter().copied().fold(0.0, f64::max);
+    let least = shares.iter().copied().fold(greatest, f64::min);
+    (greatest > 0.0).then(|| least / greatest)
+}
+
 /// Kleinrock's power of a network, throughput divided by delay, in Mbit/s per ms. The delay is the
 /// 95th percentile of the one-way delay.
 pub fn power(throughput_mbps: f64, p95_owd_ms: f64) -> f64 {
@@ -198,6 +206,9 @@ mod tests {
         assert_eq!(jain(&[1.0, 1.0, 0.0, 0.0]), Some(0.5));
         assert_eq!(jain(&[0.0, 0.0]), None);
         assert_eq!(jain(&[]), None);
+        assert_eq!(least_over_greatest(&[3.0, 4.0, 1.0]), Some(0.25));
+        assert_eq!(least_over_greatest(&[0.0, 0.0]), None);
+        assert_eq!(least_over_greatest(&[]), None);
         assert_eq!(geometric_mean(&[1.0, 100.0]).map(f64::round), Some(10.0));
         assert_eq!(geometric_mean(&[1.0, 0.0]), None);
         assert_eq!(mean(&[]), None);

@@ -79,6 +79,15 @@ pub(super) fn measure(
         .sum();
     let payload = ends.iter().map(|end| end.payload).sum();
     let samples = ends.iter().flat_map(|end| &end.samples);
+    // What each flow has of the time in which all run.
+    let shares: Option<Vec<f64>> = common(&setup.flows).map(|(from, to)| {
+        let bins = bin_of(from)..bin_of(to);
+        let share = |flow: &FlowSeries| {
+            let throughput = flow.throughput_mbps.get(bins.clone()).unwrap_or_default();
+            throughput.iter().sum()
+        };
+        series.flows.iter().map(share).collect()
+    });
     let run = Run {
         seconds: seconds.as_secs_f64(),
         throughput_mbps: mbps(payload, seconds),
@@ -94,14 +103,8 @@ pub(super) fn measure(
             .iter()
             .filter_map(|flow| flow.decision_delay)
             .reduce(worse),
-        jain: common(&setup.flows).and_then(|(from, to)| {
-            let bins = bin_of(from)..bin_of(to);
-            let shares = series.flows.iter().map(|flow| {
-                let throughput = flow.throughput_mbps.get(bins.clone()).unwrap_or_default();
-                throughput.iter().sum()
-            });
-            statistics::jain(&shares.collect::<Vec<f64>>())
-        }),
+        jain: shares.as_deref().and_then(statistics::jain),
+        least_over_greatest: shares.as_deref().and_then(statistics::least_over_greatest),
         convergence_s: convergence(&flows, &series),
         segments: segments(setup, observation),
         flows,

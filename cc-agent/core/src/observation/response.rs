@@ -1,0 +1,214 @@
+//! How a flow's RTT answers to its own cwnd.
+//!
+//! On a full path the packets of a flow that has it for itself are the queue: by Little's law the
+//! RTT is proportional to the cwnd, and d ln RTT / d ln cwnd is 1. Among others it is the flow's
+//! part of what is in flight, one half for either of two equal flows; and beside a neighbour that
+//! makes room, as BBR does when it keeps to a multiple of the BDP, it is 0 although the RTT is never
+//! that of an empty path. On a path that is not full it is 0 as well. A single window shows none of
+//! this, since the RTT moves for other reasons, too: the slope is a regression over many.
+
+use std::collections::VecDeque;
+
+use cc_ebpf::{Feature, WindowRecord};
+
+/// The slope is drawn to 0 where the cwnd has hardly varied: this is added to the variance of ln
+/// cwnd. A segment more or less of fifty is a fiftieth.
+const LEAST_VARIANCE: f64 = 0.02 * 0.02;
+
+/// How far back the cwnd of a round trip ago is looked for, in windows.
+const LONGEST_LAG: usize = 16;
+
+/// The regression of ln RTT on ln cwnd over a flow's windows, whose weights fall by a factor of e
+/// in so many windows.
+///
+/// An RTT is put beside the cwnd of a round trip before, which sent the packets that it was
+/// measured on.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Response {
+    /// Windows in which the weight of a window falls by a factor of e; 0 where nothing is observed.
+    windows: usize,
+    /// Length of a window, µs.
+    window_us: f64,
+    /// ln cwnd of the last windows, the newest last.
+    recent: VecDeque<f64>,
+    /// Sum of the windows' weights.
+    weight: f64,
+    /// Weighted means of ln cwnd and ln RTT.
+    mean: [f64; 2],
+    /// Weighted sum of the squared differences of ln cwnd from its mean.
+    square: f64,
+    /// Weighted sum of the products of the differences of ln cwnd and ln RTT from their means.
+    product: f64,
+}
+
+impl Response {
+    /// The regression of a flow without windows, whose windows have this length.
+    pub(super) fn new(windows: usize, window_ms: u32) -> Self {
+        Self {
+            windows,
+            window_us: 1000.0 * f64::from(window_ms),
+            recent: VecDeque::new(),
+            weight: 0.0,
+            mean: [0.0; 2],
+            square: 0.0,
+            product: 0.0,
+        }
+    }
+
+    /// Adds a window; one without ACKs has neither a cwnd nor an RTT.
+    pub(super) fn push(&mut self, window: &WindowRecord) {
+        if self.windows == 0 || window.acks == 0 {
+            return;
+        }
+        let mean = |feature| window.features.mean(feature as usize, window.acks).max(1.0);
+        let rtt_us = mean(Feature::LatestRtt);
+        self.recent.push_back(mean(Feature::Cwnd).ln());
+        if self.recent.len() > LONGEST_LAG + 1 {
+            self.recent.pop_front();
+        }
+        let lag = (rtt_us / self.window_us).round() as usize;
+        let newest = self.recent.len() - 1;
+        let cwnd = self.recent[newest - lag.min(newest)];
+        self.add(cwnd, rtt_us.ln());
+    }
+
+    /// Adds a pair of logarithms (West, *Updating mean and variance estimates*, CACM 22(9), 1979,
+    /// with weights that fall).
+    fn add(&mut self, cwnd: f64, rtt: f64) {
+        let kept = (-1.0 / self.windows as f64).exp();
+        self.weight = kept * self.weight + 1.0;
+        let before = [cwnd - self.mean[0], rtt - self.mean[1]];
+        for (mean, before) in self.mean.iter_mut().zip(before) {
+            *mean += before / self.weight;
+        }
+        let after = cwnd - self.mean[0];
+        self.square = kept * self.square + before[0] * after;
+        self.product = kept * self.product + before[1] * after;
+    }
+
+    /// d ln RTT / d ln cwnd, −1 to 2; 0 before the first window.
+    pub(super) fn slope(&self) -> f64 {
+        if self.weight == 0.0 {
+            return 0.0;
+        }
+        let least = LEAST_VARIANCE * self.weight;
+        (self.product / (self.square + least)).clamp(-1.0, 2.0)
+    }
+
+    /// The standard deviation of ln cwnd, at most 2: how much the slope rests on.
+    pub(super) fn swing(&self) -> f64 {
+        if self.weight == 0.0 {
+            return 0.0;
+        }
+        (self.square / self.weight).max(0.0).sqrt().min(2.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytemuck::Zeroable;
+    use cc_ebpf::FEATURES;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A window with this mean RTT and cwnd.
+    fn window(rtt_us: f64, cwnd_bytes: f64) -> WindowRecord {
+        let mut window = WindowRecord::zeroed();
+        let mut features = [0; FEATURES];
+        features[Feature::LatestRtt as usize] = rtt_us as u32;
+        features[Feature::Cwnd as usize] = cwnd_bytes as u32;
+        window.add(&features);
+        window
+    }
+
+    /// The slope after `cwnds`, where `rtt` is what a cwnd of so many segments leads to, one round
+    /// trip of `lag` windows later.
+    fn slope(cwnds: &[f64], lag: usize, rtt: impl Fn(f64) -> f64) -> f64 {
+        let mut response = Response::new(40, 100);
+        for at in lag..cwnds.len() {
+            response.push(&window(rtt(cwnds[at - lag]), 1448.0 * cwnds[at]));
+        }
+        response.slope()
+    }
+
+    /// Cwnds, in segments, that go up and down every second.
+    fn probing() -> Vec<f64> {
+        let cwnd = |at: usize| match at / 10 % 2 {
+            0 => 500.0,
+            _ => 300.0,
+        };
+        (0..200).map(cwnd).collect()
+    }
+
+    #[test]
+    fn a_lone_flow_is_the_queue_and_one_beside_a_neighbour_a_part_of_it() {
+        let cwnds = probing();
+        // So many µs for each segment in flight.
+        let alone = slope(&cwnds, 0, |cwnd| 80.0 * cwnd);
+        assert!((alone - 1.0).abs() < 0.05, "{alone}");
+        // Beside as much of somebody else's.
+        let half = slope(&cwnds, 0, |cwnd| 50.0 * (cwnd + 400.0));
+        assert!((half - 0.5).abs() < 0.1, "{half}");
+        // The neighbour makes room, or there is no queue.
+        let none = slope(&cwnds, 0, |_| 42_000.0);
+        assert!(none.abs() < 1e-6, "{none}");
+    }
+
+    #[test]
+    fn an_rtt_is_compared_with_the_cwnd_of_a_round_trip_before() {
+        let cwnds = probing();
+        let rtt = |cwnd: f64| 750.0 * cwnd;
+        // 225 to 375 ms, two to four windows.
+        let found = slope(&cwnds, 3, rtt);
+        assert!(found > 0.8, "{found}");
+        let late = slope(&cwnds, 13, rtt);
+        assert!(late < 0.0, "{late}");
+    }
+
+    #[test]
+    fn a_cwnd_that_stands_still_has_no_response() {
+        let mut response = Response::new(40, 100);
+        assert_eq!((response.slope(), response.swing()), (0.0, 0.0));
+        for at in 0..100 {
+            response.push(&window(20_000.0 + 1000.0 * f64::from(at % 7), 50_000.0));
+        }
+        assert_eq!((response.slope(), response.swing()), (0.0, 0.0));
+    }
+
+    #[test]
+    fn nothing_is_observed_or_kept_without_windows() {
+        let mut response = Response::new(0, 100);
+        response.push(&window(20_000.0, 50_000.0));
+        assert_eq!(response, Response::new(0, 100));
+    }
+
+    proptest! {
+        /// Against the weighted regression over all pairs, kept in full.
+        #[test]
+        fn the_slope_is_that_of_the_weighted_regression(
+            windows in 1_usize..60,
+            pairs in prop::collection::vec((0.0_f64..8.0, 0.0_f64..8.0), 1..80),
+        ) {
+            let mut response = Response::new(windows, 100);
+            for &(cwnd, rtt) in &pairs {
+                response.add(cwnd, rtt);
+            }
+            let newest = pairs.len() - 1;
+            let weights: Vec<f64> = (0..pairs.len())
+                .map(|at| (-((newest - at) as f64) / windows as f64).exp())
+                .collect();
+            let total: f64 = weights.iter().sum();
+            let mean = |of: &dyn Fn(&(f64, f64)) -> f64| -> f64 {
+                let terms = weights.iter().zip(&pairs).map(|(weight, pair)| weight * of(pair));
+                terms.sum::<f64>() / total
+            };
+            let (x, y) = (mean(&|pair| pair.0), mean(&|pair| pair.1));
+            let variance = mean(&|pair| (pair.0 - x).powi(2));
+            let covariance = mean(&|pair| (pair.0 - x) * (pair.1 - y));
+            let expected = (covariance / (variance + LEAST_VARIANCE)).clamp(-1.0, 2.0);
+            prop_assert!((response.slope() - expected).abs() < 1e-6);
+            prop_assert!((response.swing() - variance.sqrt().min(2.0)).abs() < 1e-6);
+        }
+    }
+}
