@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use cc_core::interface::Interface;
 use cc_core::policy::export::ImportError;
 use cc_core::policy::{PolicyFile, PolicyMeta};
 use cc_testbed::summary::utc_now;
@@ -53,7 +54,8 @@ pub enum AverageError {
 
 /// The bytes of a policy file whose parameters are the means of the files' parameters. All else is
 /// the first file's; masks and who has slow start may differ, as with
-/// [`Config::init`](crate::train::config::Config::init). A critic that sees more than the policy is
+/// [`Config::init`](crate::train::config::Config::init), and others may observe less than the
+/// first: the weights of what they do not observe count as 0. A critic that sees more than the policy is
 /// in no file: the baseline of the mean is not trained then. The provenance is that of all files.
 ///
 /// # Errors
@@ -69,10 +71,13 @@ pub fn average(files: &[PolicyFile]) -> Result<Vec<u8>, AverageError> {
         policy_file::decode(file, 0, 0).map_err(|source| AverageError::Import { number, source })
     };
     let network = decode(1, first)?;
+    let interface = &first.meta().interface;
     let mut sums: Vec<f64> = network.parameters.iter().copied().map(f64::from).collect();
     for (file, number) in others.iter().zip(2..) {
-        let other = decode(number, file)?;
-        if let Some(what) = difference((first, &network), (file, &other)) {
+        let own = &file.meta().interface;
+        let widened = policy_file::observing_more(own, interface);
+        let other = decode(number, file)?.widened(own, &widened);
+        if let Some(what) = difference((interface, &network), (&widened, &other)) {
             return Err(AverageError::Differs { number, what });
         }
         for (sum, parameter) in sums.iter_mut().zip(&other.parameters) {
@@ -98,11 +103,10 @@ pub fn average(files: &[PolicyFile]) -> Result<Vec<u8>, AverageError> {
 
 /// What makes a policy differ from the first one, but for its parameters.
 fn difference(
-    first: (&PolicyFile, &ImportedNetwork),
-    other: (&PolicyFile, &ImportedNetwork),
+    first: (&Interface, &ImportedNetwork),
+    other: (&Interface, &ImportedNetwork),
 ) -> Option<String> {
-    let [expected, found] = [first, other].map(|(file, _)| &file.meta().interface);
-    let settings = dataset::network_differences(expected, found);
+    let settings = dataset::network_differences(first.0, other.0);
     if !settings.is_empty() {
         return Some(format!("settings ({})", settings.join("; ")));
     }
@@ -140,7 +144,7 @@ fn provenance(files: &[PolicyFile]) -> BTreeMap<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use cc_core::{interface::Interface, policy::ActionSelection};
+    use cc_core::policy::ActionSelection;
 
     use super::*;
     use crate::{
@@ -195,6 +199,40 @@ mod tests {
         let provenance = &mean.meta().provenance;
         assert_eq!(provenance["1.test_sets"], "none");
         assert_eq!(provenance["2.sha256"], files[1].summary().sha256);
+    }
+
+    #[test]
+    fn what_another_policy_does_not_observe_has_half_the_weight() {
+        let interface = Interface {
+            situation: 20,
+            ..Interface::default()
+        };
+        let more = Interface {
+            response: 40,
+            ..interface.clone()
+        };
+        let files = [
+            policy(&[4], 1, 1.0, &more),
+            policy(&[4], 2, 1.0, &interface),
+        ];
+        let mean = PolicyFile::parse(&average(&files).expect("alike")).expect("valid");
+        assert_eq!(mean.meta().interface, more);
+        let [a, b, found] = [&files[0], &files[1], &mean].map(|file| {
+            let network = policy_file::decode(file, 0, 0).expect("ours");
+            network.parameters
+        });
+        // Rows of the first layer are inputs, of four units each.
+        let (at, added) = (4 * (more.history_offset() - 2), 8);
+        let half = |a: f32, b: f32| ((f64::from(a) + f64::from(b)) / 2.0) as f32;
+        assert_eq!(found[0], half(a[0], b[0]));
+        for place in at..at + added {
+            assert_eq!(found[place], half(a[place], 0.0));
+        }
+        let after = at + added;
+        assert_eq!(found[after], half(a[after], b[at]));
+        let [first, second] = files;
+        let refused = average(&[second, first]).expect_err("the first sees less");
+        assert!(refused.to_string().contains("response"), "{refused}");
     }
 
     #[test]

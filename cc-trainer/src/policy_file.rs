@@ -244,6 +244,22 @@ impl ImportedNetwork {
     }
 }
 
+/// The interface `own` with what `to` observes besides: what a network for `own` is
+/// [widened](ImportedNetwork::widened) for. Where both observe something in different ways, it stays
+/// as it is.
+pub fn observing_more(own: &Interface, to: &Interface) -> Interface {
+    let other_unless = |windows: usize, other: usize| match windows {
+        0 => other,
+        _ => windows,
+    };
+    Interface {
+        features_version: own.features_version.max(to.features_version),
+        situation: other_unless(own.situation, to.situation),
+        response: other_unless(own.response, to.response),
+        ..own.clone()
+    }
+}
+
 /// Decodes a file that [`encode`] made into a network whose critic has a privileged observation of
 /// length `privileged`. Where the file's critic cannot be used, a random one is drawn from `seed`.
 ///

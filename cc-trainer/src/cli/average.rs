@@ -13,7 +13,7 @@ use cc_trainer::average::average;
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct AverageArgs {
-    /// Policies, whose networks and interfaces must be alike.
+    /// Policies, whose networks and interfaces must be alike; only the first may observe more.
     #[arg(value_name = "FILE.onnx", required = true, num_args = 2..)]
     policies: Vec<PathBuf>,
     /// Path of the mean. An existing file is replaced.

@@ -3,7 +3,7 @@
 use std::{fs, path::Path, sync::Arc, time::Instant};
 
 use cc_channel::Store;
-use cc_core::{interface::Interface, policy::PolicyFile};
+use cc_core::policy::PolicyFile;
 
 use super::{
     LastCheckpoint, Run, TrainError, Training,
@@ -265,18 +265,7 @@ fn initial_policy(
         ));
     };
     let own = &file.meta().interface;
-    let widened = Interface {
-        features_version: own.features_version.max(interface.features_version),
-        situation: match own.situation {
-            0 => interface.situation,
-            windows => windows,
-        },
-        response: match own.response {
-            0 => interface.response,
-            windows => windows,
-        },
-        ..own.clone()
-    };
+    let widened = policy_file::observing_more(own, interface);
     let differences = dataset::network_differences(interface, &widened);
     if !differences.is_empty() {
         return Err(wrong(format!(
