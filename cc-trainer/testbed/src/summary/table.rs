@@ -365,7 +365,7 @@ mod tests {
         let text = markdown(&summary());
         let rows = text.lines().filter(|line| line.starts_with('|'));
         let cells: Vec<usize> = rows.map(|row| row.matches('|').count()).collect();
-        assert_eq!(cells, [11; 4], "{text}");
+        assert_eq!(cells, [12; 4], "{text}");
         assert!(text.starts_with("### a\\|b\n"), "{text}");
     }
 }
