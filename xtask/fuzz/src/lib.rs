@@ -116,8 +116,8 @@ pub const TARGETS: [Target; 9] = [
         name: "report",
         run: cc_cage::hostile::report,
         seeds: cage::reports,
-        longest: 4096,
-        // A report is JSON, of which the action space is the largest part.
+        longest: 8192,
+        // A report is JSON; the action space and the provenance are the largest parts.
         memory: 1 << 20,
         seconds: 2,
     },
