@@ -55,8 +55,9 @@ pub enum AverageError {
 /// The bytes of a policy file whose parameters are the means of the files' parameters. All else is
 /// the first file's; masks and who has slow start may differ, as with
 /// [`Config::init`](crate::train::config::Config::init), and others may observe less than the
-/// first: the weights of what they do not observe count as 0. A critic that sees more than the policy is
-/// in no file: the baseline of the mean is not trained then. The provenance is that of all files.
+/// first: the weights of what they do not observe count as 0. A critic that sees more than the
+/// policy is in no file: the baseline of the mean is not trained then. The provenance is that of all
+/// files.
 ///
 /// # Errors
 ///
@@ -149,7 +150,7 @@ mod tests {
     use super::*;
     use crate::{
         model::{Activation, Shape, initialise},
-        normalise::Normalizer,
+        normalise::{Normalizer, input_shapes},
     };
 
     /// A policy with these hidden layers, with parameters of this seed that were multiplied.
@@ -172,7 +173,10 @@ mod tests {
         let provenance = BTreeMap::from([("test_sets".to_owned(), seen.to_owned())]);
         let serving = ActionSelection::Greedy;
         let meta = policy_file::meta("a", &shape, interface, serving, provenance);
-        let normalizer = Normalizer::identity(interface.observation_len());
+        let normalizer = Normalizer {
+            observation: input_shapes(interface),
+            ..Normalizer::identity(interface.observation_len())
+        };
         let bytes = policy_file::encode(&shape, &parameters, &normalizer, &meta, "a test");
         PolicyFile::parse(&bytes.expect("finite")).expect("valid")
     }

@@ -245,8 +245,8 @@ impl ImportedNetwork {
 }
 
 /// The interface `own` with what `to` observes besides: what a network for `own` is
-/// [widened](ImportedNetwork::widened) for. Where both observe something in different ways, it stays
-/// as it is.
+/// [widened](ImportedNetwork::widened) for. Where both observe something in different ways, it
+/// stays as it is.
 pub fn observing_more(own: &Interface, to: &Interface) -> Interface {
     let other_unless = |windows: usize, other: usize| match windows {
         0 => other,

@@ -233,8 +233,9 @@ mod tests {
         }
     }
 
-    /// It is the mean of three, of which one is a mean of five ([`crate::average`]). The hashes of the configurations are those of
-    /// the versions that trained them, so that what the file states is compared.
+    /// It is the mean of three, of which one is a mean of five ([`crate::average`]). The hashes of
+    /// the configurations are those of the versions that trained them, so that what the file states
+    /// is compared.
     #[test]
     fn the_embedded_policy_was_trained_by_the_configurations_that_say_so() {
         let file = PolicyFile::parse(DEFAULT_POLICY).expect("it is ours");

@@ -3,9 +3,9 @@
 //! On a full path the packets of a flow that has it for itself are the queue: by Little's law the
 //! RTT is proportional to the cwnd, and d ln RTT / d ln cwnd is 1. Among others it is the flow's
 //! part of what is in flight, one half for either of two equal flows; and beside a neighbour that
-//! makes room, as BBR does when it keeps to a multiple of the BDP, it is 0 although the RTT is never
-//! that of an empty path. On a path that is not full it is 0 as well. A single window shows none of
-//! this, since the RTT moves for other reasons, too: the slope is a regression over many.
+//! makes room, as BBR does when it keeps to a multiple of the BDP, it is 0 although the RTT is
+//! never that of an empty path. On a path that is not full it is 0 as well. A single window shows
+//! none of this, since the RTT moves for other reasons, too: the slope is a regression over many.
 
 use std::collections::VecDeque;
 
