@@ -56,8 +56,8 @@ pub enum AverageError {
 /// the first file's; masks and who has slow start may differ, as with
 /// [`Config::init`](crate::train::config::Config::init), and others may observe less than the
 /// first: the weights of what they do not observe count as 0. A critic that sees more than the
-/// policy is in no file: the baseline of the mean is not trained then. The provenance is that of all
-/// files.
+/// policy is in no file: the baseline of the mean is not trained then. The provenance is that of
+/// all files.
 ///
 /// # Errors
 ///
