@@ -11,11 +11,10 @@
 //!
 //! Where the interface asks for them, the [`Aspect`](crate::interface::Aspect)s of the flow's
 //! situation come before the past decisions, and the time series of the last windows after them,
-//! one [`Quantity`](crate::interface::Quantity) after the other, each with its newest value last:
+//! one [`Quantity`](crate::interface::Quantity) after the other, each with its newest value last.
+//! With a response, `response | swing` follow `without loss`:
 //!
 //! `[… | floor | ceiling | depth | drift | slowdown | loss | without loss | past decisions | …]`
-//!
-//! and with a response `[… | without loss | response | swing | past decisions | …]`,
 //!
 //! `[… | past decisions | throughput | RTT | delay | cwnd | in flight | lost | marked]`
 

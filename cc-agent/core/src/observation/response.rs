@@ -11,8 +11,8 @@ use std::collections::VecDeque;
 
 use cc_ebpf::{Feature, WindowRecord};
 
-/// The slope is drawn to 0 where the cwnd has hardly varied: this is added to the variance of ln
-/// cwnd. A segment more or less of fifty is a fiftieth.
+/// Added to the variance of ln cwnd, which draws the slope to 0 where the cwnd has hardly varied:
+/// the square of 2 %.
 const LEAST_VARIANCE: f64 = 0.02 * 0.02;
 
 /// How far back the cwnd of a round trip ago is looked for, in windows.
@@ -25,8 +25,8 @@ const LONGEST_LAG: usize = 16;
 /// measured on.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Response {
-    /// Windows in which the weight of a window falls by a factor of e; 0 where nothing is observed.
-    windows: usize,
+    /// The part of a window's weight that the next window leaves; 0 where nothing is observed.
+    kept: f64,
     /// Length of a window, µs.
     window_us: f64,
     /// ln cwnd of the last windows, the newest last.
@@ -42,10 +42,11 @@ pub(super) struct Response {
 }
 
 impl Response {
-    /// The regression of a flow without windows, whose windows have this length.
+    /// The regression of a flow without windows, whose windows have this length. Weights fall by a
+    /// factor of e in `windows`; with 0 of them nothing is observed.
     pub(super) fn new(windows: usize, window_ms: u32) -> Self {
         Self {
-            windows,
+            kept: (-1.0 / windows as f64).exp(),
             window_us: 1000.0 * f64::from(window_ms),
             recent: VecDeque::new(),
             weight: 0.0,
@@ -57,7 +58,7 @@ impl Response {
 
     /// Adds a window; one without ACKs has neither a cwnd nor an RTT.
     pub(super) fn push(&mut self, window: &WindowRecord) {
-        if self.windows == 0 || window.acks == 0 {
+        if self.kept == 0.0 || window.acks == 0 {
             return;
         }
         let mean = |feature| window.features.mean(feature as usize, window.acks).max(1.0);
@@ -75,15 +76,14 @@ impl Response {
     /// Adds a pair of logarithms (West, *Updating mean and variance estimates*, CACM 22(9), 1979,
     /// with weights that fall).
     fn add(&mut self, cwnd: f64, rtt: f64) {
-        let kept = (-1.0 / self.windows as f64).exp();
-        self.weight = kept * self.weight + 1.0;
+        self.weight = self.kept * self.weight + 1.0;
         let before = [cwnd - self.mean[0], rtt - self.mean[1]];
         for (mean, before) in self.mean.iter_mut().zip(before) {
             *mean += before / self.weight;
         }
         let after = cwnd - self.mean[0];
-        self.square = kept * self.square + before[0] * after;
-        self.product = kept * self.product + before[1] * after;
+        self.square = self.kept * self.square + before[0] * after;
+        self.product = self.kept * self.product + before[1] * after;
     }
 
     /// d ln RTT / d ln cwnd, −1 to 2; 0 before the first window.
