@@ -64,7 +64,7 @@ pub enum ScenarioError {
         set: String,
         /// Scenario that was asked for.
         name: String,
-        /// Names of its scenarios, the most similar one first.
+        /// Names of its scenarios, the most similar one first; of a large set only some.
         scenarios: String,
         /// Highest index of a scenario in the set or file.
         last: usize,

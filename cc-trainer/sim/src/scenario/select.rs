@@ -86,7 +86,7 @@ fn select(scenarios: Vec<Scenario>, set: &str, name: &str) -> Result<Vec<Scenari
     let unknown = || ScenarioError::UnknownScenario {
         set: set.to_owned(),
         name: name.to_owned(),
-        scenarios: nearest_first(
+        scenarios: nearest(
             name,
             scenarios.iter().map(|scenario| scenario.name.as_str()),
         ),
@@ -109,12 +109,28 @@ fn select(scenarios: Vec<Scenario>, set: &str, name: &str) -> Result<Vec<Scenari
     Ok(vec![found.ok_or_else(unknown)?.clone()])
 }
 
+/// All names, the most similar one first.
 fn nearest_first<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> String {
+    by_similarity(wanted, names).join(", ")
+}
+
+/// The names that are most similar, and an ellipsis for the rest: the largest set has 660.
+fn nearest<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> String {
+    const MOST: usize = 20;
+    let mut names = by_similarity(wanted, names);
+    if names.len() > MOST {
+        names.truncate(MOST);
+        names.push("…");
+    }
+    names.join(", ")
+}
+
+fn by_similarity<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut names: Vec<&str> = names.collect();
     names.sort_by(|a, b| {
         strsim::jaro_winkler(wanted, b).total_cmp(&strsim::jaro_winkler(wanted, a))
     });
-    names.join(", ")
+    names
 }
 
 #[cfg(test)]
@@ -161,6 +177,12 @@ mod tests {
             "{unknown}"
         );
         assert!(message("pantheon/18").contains("has no scenario `18`"));
+        let long = message("sage-1/12-*");
+        assert!(
+            long.contains("it has sage-1-12-") && long.contains(", …; "),
+            "{long}"
+        );
+        assert!(long.len() < 600, "{long}");
         assert!(message("pantheon/bpd-*").contains("has no scenario `bpd-*`"));
         assert!(
             message(" , ").starts_with("no scenario is named: give a set (calibrated, pantheon")
