@@ -1,14 +1,20 @@
-//! `cc-trainer compare`: compares the summaries of two evaluations.
+//! `cc-trainer compare`: compares two evaluations or leagues.
 
 use std::{fs, path::Path, path::PathBuf, process::ExitCode, str::FromStr};
 
 use anyhow::{Context, bail};
-use cc_testbed::summary::{
-    Summary,
-    compare::{Comparison, SchemeComparison, Tolerance},
+use cc_testbed::{
+    league::{
+        self,
+        links::{self, LinkLine},
+    },
+    summary::{
+        Host, Platform, Run, Settings, Summary,
+        compare::{Comparison, SchemeComparison, Tolerance},
+    },
 };
 
-/// Compare two evaluations: the simulator with the kernel, or before and after a change.
+/// Compare two evaluations or leagues: the simulator with the kernel, or before and after a change.
 ///
 /// For every scheme and scenario that both contain, prints the means over valid runs, the first
 /// evaluation's as a ratio to the second's, and on how many scenarios both throughput and
@@ -16,10 +22,10 @@ use cc_testbed::summary::{
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct CompareArgs {
-    /// The summary.json of an evaluation.
+    /// The summary.json of an evaluation, or the league.json of a league.
     #[arg(value_name = "SUMMARY")]
     first: PathBuf,
-    /// The summary.json of the evaluation to compare with.
+    /// The summary.json or league.json to compare with.
     #[arg(value_name = "REFERENCE")]
     second: PathBuf,
     /// Tolerance for throughputs, in percent.
@@ -40,6 +46,8 @@ const EXAMPLES: &str = "\
 Examples:
   cc-trainer compare simulated/summary.json docs/results/pantheon/summary.json
       the simulator compared with the kernel
+  cc-trainer compare simulated/league.json kernel/league.json
+      the same of two leagues, from the links.jsonl beside each file: what the scored flows got
   cc-trainer compare new/summary.json old/summary.json --throughput 5 --delay 5 --markdown
       two versions, as a Markdown table with tighter tolerances";
 
@@ -87,12 +95,61 @@ pub(crate) fn command(args: &CompareArgs) -> anyhow::Result<ExitCode> {
 fn read(path: &Path) -> anyhow::Result<Summary> {
     let text = fs::read_to_string(path).with_context(|| {
         format!(
-            "reading {} (the summary.json of an evaluation)",
+            "reading {} (the summary.json of an evaluation, or the league.json of a league)",
             path.display()
         )
     })?;
+    if path.file_name() == league::path(Path::new("")).file_name() {
+        return of_league(path, &text);
+    }
     serde_json::from_str(&text)
         .with_context(|| format!("{}: not a summary of this version", path.display()))
+}
+
+/// What of league.json a comparison needs.
+#[derive(serde::Deserialize)]
+struct League {
+    order: Vec<String>,
+    settings: LeagueSettings,
+}
+
+#[derive(serde::Deserialize)]
+struct LeagueSettings {
+    on: Platform,
+}
+
+/// The results of a league as those of an evaluation with one run of each scheme on each link.
+fn of_league(path: &Path, text: &str) -> anyhow::Result<Summary> {
+    let league: League = serde_json::from_str(text)
+        .with_context(|| format!("{}: not a league of this version", path.display()))?;
+    let dir = path.parent().unwrap_or(Path::new(""));
+    let links = links::read(dir).with_context(|| {
+        format!(
+            "reading {} (written by `cc-trainer league`; its command, given again, writes it from \
+             the runs on disk)",
+            dir.join(links::LINKS).display()
+        )
+    })?;
+    let of_link = |line: LinkLine| {
+        let schemes = line.schemes.into_iter();
+        schemes.map(move |(scheme, result)| Run {
+            scenario: line.link.clone(),
+            scheme,
+            throughput_mbps: result.throughput_mbps,
+            p95_owd_ms: result.p95_owd_ms,
+            ..Run::default()
+        })
+    };
+    Ok(Summary {
+        runs: links.into_iter().flat_map(of_link).collect(),
+        applications: Vec::new(),
+        host: Host::default(),
+        settings: Settings {
+            on: league.settings.on,
+            schemes: league.order,
+            ..Settings::default()
+        },
+    })
 }
 
 /// Parses a percentage from 0 to 1000 and returns it as a fraction.

@@ -7,7 +7,7 @@ use cc_core::durable::replace_durably;
 use cc_sim::scenario;
 use cc_testbed::{
     evaluate::Evaluation,
-    league::{self, League, Outcome, table},
+    league::{self, League, Outcome, Property, table},
     report,
     summary::Platform,
 };
@@ -16,7 +16,7 @@ use super::{
     interrupt,
     runs::{Rlcc, Runs, check_privileges},
     screen::{Lines, Screen},
-    values::{platform, seconds, share},
+    values::{platform, property, seconds, share},
 };
 
 /// Let many congestion controls play many links, and count who wins.
@@ -27,9 +27,10 @@ use super::{
 /// links of Sage's league. A winning rate depends on who plays, so the league is named with it; the
 /// absolute score does not.
 ///
-/// The output directory gets league.json, table.md, report.html, league.svg, and runs.jsonl with
-/// every run. An interrupted league continues when the same command is given again, and one with
-/// another scheme more plays that scheme only. After a change of the simulator use --fresh.
+/// The output directory gets league.json, table.md, report.html, league.svg, links.jsonl with what
+/// every scheme did on every link, and runs.jsonl with every run. An interrupted league continues
+/// when the same command is given again, and one with another scheme more plays that scheme only.
+/// After a change of the simulator use --fresh.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct LeagueArgs {
@@ -58,6 +59,10 @@ pub(crate) struct LeagueArgs {
     /// a flow has for itself count.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     against: Vec<String>,
+    /// Show also the share or the power of every scheme, by which a link is scored, by these
+    /// properties of the links, or by their combinations.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = property())]
+    by: Vec<Property>,
     #[command(flatten)]
     rlcc: Rlcc,
     /// Length of each run, in seconds [default: each link's own, or else 30].
@@ -88,6 +93,8 @@ Examples:
       two policies on a tenth of the links; the lead of the first has an interval
   cc-trainer league --schemes rlcc,cubic,bbr,reno --against cubic,bbr,reno --scenarios broad
       also the power over the best of cubic, bbr and reno on each link
+  cc-trainer league --schemes rlcc,cubic,bbr --scenarios sage-2 --by buffer --out beside
+      also each scheme's share beside the cubic by the size of the buffer
   sudo cc-trainer league --on kernel --schemes rlcc,cubic,bbr --scenarios sage-1 --sample 0.05
       33 links under the kernel's own TCP
 
@@ -101,6 +108,7 @@ pub(crate) fn command(args: &LeagueArgs) -> anyhow::Result<ExitCode> {
         sample: args.sample,
         harm: args.harm,
         against: args.against.clone(),
+        by: args.by.clone(),
         evaluation: Evaluation {
             on: args.on,
             schemes: args.rlcc.schemes(&args.schemes, args.on)?,
@@ -137,6 +145,10 @@ fn conclude(args: &LeagueArgs, outcome: &Outcome) -> anyhow::Result<ExitCode> {
     let json = serde_json::to_vec_pretty(standings).context("the standings")?;
     let files = [
         (league::path(&args.out), json),
+        (
+            args.out.join(league::links::LINKS),
+            league::links::lines(board).context("the links")?.into(),
+        ),
         (args.out.join("table.md"), table::markdown(standings).into()),
     ];
     for (path, text) in &files {
@@ -149,6 +161,11 @@ fn conclude(args: &LeagueArgs, outcome: &Outcome) -> anyhow::Result<ExitCode> {
         files[0].0.display(),
         page.display()
     ))?;
+    if !args.by.is_empty() && standings.by.is_empty() {
+        super::note(format_args!(
+            "--by: no link is scored by a share, nor by the power of several schemes"
+        ));
+    }
     if !standings.incomplete.is_empty() {
         bail!(
             "{} links have no valid run of some scheme: the host was too busy; stop other load on \

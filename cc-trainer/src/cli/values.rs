@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cc_testbed::{evaluate::Jobs, summary::Platform};
+use cc_testbed::{evaluate::Jobs, league::Property, summary::Platform};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 /// Parses a number of seconds from 0.1 to 86400.
@@ -31,6 +31,15 @@ pub(super) fn platform() -> impl TypedValueParser<Value = Platform> {
     .map(|name| match name.as_str() {
         "sim" => Platform::Sim,
         _ => Platform::Kernel,
+    })
+}
+
+/// Parses a property that links are told apart by.
+pub(super) fn property() -> impl TypedValueParser<Value = Property> {
+    PossibleValuesParser::new(Property::ALL.map(Property::name)).try_map(|name| {
+        let known = Property::ALL.into_iter();
+        let mut found = known.filter(|property| property.name() == name);
+        found.next().ok_or("it is none of the possible values")
     })
 }
 

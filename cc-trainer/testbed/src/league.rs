@@ -8,9 +8,12 @@
 mod against;
 mod board;
 mod bootstrap;
+mod by;
 mod distinct;
 mod fill;
 mod harm;
+pub mod links;
+mod measure;
 mod merit;
 mod score;
 mod standings;
@@ -25,11 +28,13 @@ mod tests;
 pub use against::{Against, Standoff, WEAK, Weak};
 pub use board::{Board, Cell, Link, References};
 pub use bootstrap::{CONFIDENCE, Estimate};
+pub use by::{By, Kind, Kinds, Property, Spread};
 pub use distinct::{Duplicate, distinct};
 pub use harm::{Harm, Neighbours};
+pub use measure::{Figure, MEASURES, Measure};
 pub use merit::loss;
 pub use score::{Game, MARGIN, Played, Rule, absolute};
-pub use standings::{Figure, MEASURES, Measure, Part, Settings, Standing, Standings};
+pub use standings::{Part, Settings, Standing, Standings};
 pub use store::StoreError;
 pub use strata::{Properties, sample};
 
@@ -65,6 +70,8 @@ pub struct League {
     /// Schemes of the league whose best on each link all schemes are also compared with
     /// ([`Against`]); may be empty.
     pub against: Vec<String>,
+    /// What the links are told apart by in further tables ([`By`]); may be empty.
+    pub by: Vec<Property>,
 }
 
 /// The result of a league.
@@ -209,6 +216,7 @@ pub fn play(
     Ok(Outcome {
         standings: Standings {
             against: Against::of(&board, &league.against),
+            by: By::of(&board, &league.by),
             ..Standings::of(&board, &league.set, duplicates, settings)
         },
         board,

@@ -1,6 +1,6 @@
 //! What every scheme did on every link of a league, and the games that follow from it.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use super::{
     harm::{self, Harm, Neighbours},
@@ -31,6 +31,8 @@ pub struct Link {
     pub scored: Vec<usize>,
     /// Indices of the flows with schemes of their own.
     pub neighbours: Vec<usize>,
+    /// The schemes of those, sorted, each once.
+    pub neighbour_schemes: Vec<String>,
     /// Share of the link that the scored flows may take.
     pub fair_share: f64,
 }
@@ -148,12 +150,19 @@ impl Link {
         let mbps = scenario.mean_bits_per_second();
         let rate_mbps = mbps.map_or(f64::INFINITY, |rate| rate / 1e6);
         let rtt_ms = ms(scenario.base_rtt() + 2 * extra);
+        // Without this an unlimited queue at an unlimited rate would be no number.
+        let buffer_bdp = match buffer_bytes(scenario) {
+            bytes if bytes.is_finite() => bytes / (rate_mbps * rtt_ms * 125.0),
+            _ => f64::INFINITY,
+        };
+        let schemes = flows.iter().filter_map(|flow| flow.scheme.clone());
+        let neighbour_schemes: BTreeSet<String> = schemes.collect();
         Self {
             name: scenario.name.clone(),
             properties: Properties {
                 rate_mbps,
                 rtt_ms,
-                buffer_bdp: buffer_bytes(scenario) / (rate_mbps * rtt_ms * 125.0),
+                buffer_bdp,
             },
             base_owd_ms: ms(scenario.forward.delay.base + extra),
             rule,
@@ -164,6 +173,7 @@ impl Link {
             },
             scored,
             neighbours,
+            neighbour_schemes: neighbour_schemes.into_iter().collect(),
         }
     }
 

@@ -1,6 +1,9 @@
 //! The standings of a league as text.
 
-use super::{Against, Estimate, Measure, Standing, Standings, Standoff, WEAK, against::ENOUGH};
+use super::{
+    Against, By, Estimate, Kind, Measure, Property, Standing, Standings, Standoff, WEAK,
+    against::ENOUGH,
+};
 use crate::summary::table::{aligned, figure, piped};
 
 /// Formats the standings for a terminal: the measures with their intervals, the lead of the first
@@ -29,6 +32,9 @@ fn blocks(standings: &Standings, block: impl Fn(&str, &[Vec<String>]) -> String)
     if let Some(against) = &standings.against {
         let title = format!("power against {}", yardstick(against));
         blocks.push(block(&title, &powers(against)));
+    }
+    for by in &standings.by {
+        blocks.push(block(&by_title(by), &kinds(by, &standings.order)));
     }
     let segments = segments(standings);
     if segments.len() > 1 && standings.schemes.values().any(|s| s.segments.len() > 1) {
@@ -156,6 +162,33 @@ pub fn powers(against: &Against) -> Vec<Vec<String>> {
     };
     let rows = against.schemes.iter().map(row);
     std::iter::once(head.into()).chain(rows).collect()
+}
+
+/// What a table by kinds of links shows.
+pub fn by_title(by: &By) -> String {
+    let properties: Vec<&str> = by.properties.iter().map(|by| by.name()).collect();
+    format!(
+        "{} by {}: mean (least, greatest)",
+        by.measure().map_or("", |measure| measure.name),
+        properties.join(" and ")
+    )
+}
+
+/// A measure of all schemes by kinds of links. The schemes are in the order of the league.
+pub fn kinds(by: &By, schemes: &[String]) -> Vec<Vec<String>> {
+    let properties = by.properties.iter().copied().map(Property::heading);
+    let head = properties.map(str::to_owned).chain(["links".to_owned()]);
+    let head = head.chain(schemes.iter().cloned());
+    let row = |kind: &Kind| {
+        let cells = kind.schemes.iter().map(|spread| {
+            let [mean, least, greatest] = [spread.mean, spread.least, spread.greatest].map(figure);
+            format!("{mean} ({least}, {greatest})")
+        });
+        let kind = kind.of.iter().cloned().chain([kind.links.to_string()]);
+        kind.chain(cells).collect()
+    };
+    let rows = by.kinds.iter().map(row);
+    std::iter::once(head.collect()).chain(rows).collect()
 }
 
 /// The links on which the first scheme is weak, in a sentence; `None` where there are none.

@@ -57,6 +57,7 @@ fn league(links: &str, schemes: &str, dir: &tempfile::TempDir) -> League {
         sample: None,
         harm: false,
         against: Vec::new(),
+        by: Vec::new(),
     }
 }
 
@@ -241,6 +242,60 @@ fn the_power_is_compared_with_the_best_of_those_named() {
         ),
         "{error}"
     );
+}
+
+#[test]
+fn the_kinds_of_links_make_up_the_whole() {
+    let scratch = scratch();
+    let later = BESIDE.replace("beside", "deeper").replace("4", "16");
+    let links = format!("{SINGLE}{BESIDE}{later}");
+    let asked = League {
+        by: vec![Property::Neighbours, Property::Buffer],
+        ..league(&links, "cubic,fixed:2", &scratch)
+    };
+    let Outcome {
+        standings, board, ..
+    } = played(&asked);
+    let [power, share] = &standings.by[..] else {
+        panic!("{:?}", standings.by);
+    };
+    assert_eq!((&*power.measure, &*share.measure), ("power", "share"));
+    for (by, neighbours, buffers) in [
+        (power, "none", ["0.500", "8.00"]),
+        (share, "cubic", ["4.00", "16.0"]),
+    ] {
+        assert_eq!(by.kinds.len(), buffers.len());
+        let kinds = by.kinds.iter().zip(buffers);
+        for (kind, buffer) in kinds {
+            assert_eq!((&*kind.of[0], kind.links), (neighbours, 1), "{kind:?}");
+            assert!(kind.of[1].starts_with(&buffer[..2]), "{kind:?}");
+        }
+    }
+    // Both kinds have a link, so that the mean of the kinds is that of the links.
+    for (scheme, name) in standings.order.iter().enumerate() {
+        let means = share.kinds.iter().map(|kind| kind.schemes[scheme].mean);
+        let mean = means.sum::<f64>() / 2.0;
+        let whole = standings.schemes[name].measures["share"].estimate.mean;
+        assert!((mean / whole - 1.0).abs() < 1e-9, "{mean} {whole}");
+    }
+
+    let lines = links::lines(&board).expect("finite");
+    fs::write(scratch.path().join(links::LINKS), lines).expect("it is writable");
+    let read = links::read(scratch.path()).expect("just written");
+    for (line, cells) in read.iter().zip(&board.cells) {
+        let cubic = &line.schemes["cubic"];
+        assert_eq!(cubic.share.is_some(), line.neighbours == ["cubic"]);
+        assert_eq!(cubic.throughput_mbps, cells[0].throughput_mbps);
+    }
+    assert_eq!(read.len(), 4);
+
+    let title = "share ÷ fair by neighbours and buffer: mean (least, greatest)";
+    assert!(table::text(&standings).contains(title));
+    let page = report::league::html(&standings, &board);
+    assert!(page.contains(title) && page.contains("Where they win"));
+    let json = serde_json::to_string(&standings).expect("finite");
+    let read: Standings = serde_json::from_str(&json).expect("just written");
+    assert_eq!(read.by.len(), 2);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use super::{
     svg::{Svg, escape},
 };
 use crate::{
-    league::{Board, MARGIN, Measure, Properties, Standings, table},
+    league::{Board, Kinds, Link, MARGIN, Measure, Property, Standings, table},
     summary::{Platform, table::figure},
 };
 
@@ -22,8 +22,6 @@ use crate::{
 const PANEL: f64 = 300.0;
 /// Measures that the picture shows, by their keys.
 const SHOWN: [&str; 2] = ["win_rate", "score"];
-/// Most values of a property that get a column each; more of them are shown by thirds.
-const MOST_VALUES: usize = 8;
 
 /// Replaces `report.html` and `league.svg` in a directory durably and returns the path of the page.
 ///
@@ -98,6 +96,14 @@ pub fn html(standings: &Standings, board: &Board) -> String {
             rows(&table::powers(against))
         );
     }
+    for by in &standings.by {
+        let _ = write!(
+            html,
+            "<section><h2>{}</h2>\n{}</section>\n",
+            escape(&table::by_title(by)),
+            rows(&table::kinds(by, &standings.order))
+        );
+    }
     if standings.schemes.values().any(|s| s.segments.len() > 1) {
         let _ = write!(
             html,
@@ -153,17 +159,11 @@ fn bars(standings: &Standings) -> Bars {
     }
 }
 
-/// Where the schemes win: winning rates by rate, RTT and buffer of the links.
+/// Where the schemes win: winning rates by the properties of the links.
 fn breakdowns(standings: &Standings, board: &Board) -> String {
-    type Property = fn(&Properties) -> f64;
-    let properties: [(&str, Property); 3] = [
-        ("rate, Mbit/s", |link| link.rate_mbps),
-        ("base RTT, ms", |link| link.rtt_ms),
-        ("buffer, BDP", |link| link.buffer_bdp),
-    ];
+    let properties = Property::ALL.into_iter();
     let tables: String = properties
-        .into_iter()
-        .filter_map(|(name, property)| breakdown(standings, board, name, property))
+        .filter_map(|property| breakdown(standings, board, property))
         .collect();
     match tables.is_empty() {
         true => tables,
@@ -175,44 +175,18 @@ fn breakdowns(standings: &Standings, board: &Board) -> String {
 }
 
 /// The winning rates by one property; `None` where all links are equal in it.
-fn breakdown(
-    standings: &Standings,
-    board: &Board,
-    name: &str,
-    property: fn(&Properties) -> f64,
-) -> Option<String> {
-    let of_link = |link: usize| property(&board.links[link].properties);
-    let mut values: Vec<f64> = (0..board.links.len()).map(of_link).collect();
-    values.sort_by(f64::total_cmp);
-    let all = values.clone();
-    // Values that differ by rounding, as buffers of whole packets do, are one.
-    values.dedup_by(|one, other| figure(*one) == figure(*other));
-    let lower: Vec<f64> = match values.len() {
-        0 | 1 => return None,
-        2..=MOST_VALUES => values,
-        _ => {
-            let mut thirds: Vec<f64> = (0..3).map(|third| all[third * all.len() / 3]).collect();
-            thirds.dedup();
-            thirds
-        }
-    };
-    let has_thirds = lower.len() < 4 && all.len() > MOST_VALUES;
-    let kind = |link: usize| {
-        let below = lower.partition_point(|&lower| {
-            lower <= of_link(link) || figure(lower) == figure(of_link(link))
-        });
-        below.max(1) - 1
-    };
-    let mut head = vec!["scheme".to_owned()];
-    head.extend(lower.iter().map(|&value| match has_thirds {
-        true => format!("from {}", figure(value)),
-        false => figure(value),
-    }));
-    head[0] = name.to_owned();
+fn breakdown(standings: &Standings, board: &Board, property: Property) -> Option<String> {
+    let links: Vec<&Link> = board.links.iter().collect();
+    let kinds = Kinds::of(&links, property);
+    if kinds.names.len() < 2 {
+        return None;
+    }
+    let head = [property.heading().to_owned()].into_iter();
+    let head: Vec<String> = head.chain(kinds.names.iter().cloned()).collect();
     let row = |scheme: &str| {
         let place = board.schemes.iter().position(|name| name == scheme)?;
         let rate = |wanted: usize| {
-            let links = (0..board.links.len()).filter(|&link| kind(link) == wanted);
+            let links = (0..links.len()).filter(|&link| kinds.of_links[link] == wanted);
             let (mut won, mut games) = (0, 0);
             for link in links {
                 let cell = &board.cells[link][place];
@@ -221,7 +195,7 @@ fn breakdown(
             }
             figure(100.0 * won as f64 / games as f64)
         };
-        let rates = (0..lower.len()).map(rate);
+        let rates = (0..kinds.names.len()).map(rate);
         Some(std::iter::once(scheme.to_owned()).chain(rates).collect())
     };
     let ranked = standings.ranked();
