@@ -60,13 +60,16 @@ fn load_item(item: &str) -> Result<Vec<Scenario>, ScenarioError> {
     };
     let scenarios = sets::set(set).ok_or_else(|| ScenarioError::UnknownSet {
         name: set.to_owned(),
-        sets: nearest_first(set, sets::SETS.iter().map(|set| set.name)),
+        sets: nearest_first(set, sets::SETS.iter().map(|set| set.name), usize::MAX),
     })?;
     match name {
         Some(name) => select(scenarios.scenarios()?, set, name),
         None => scenarios.scenarios(),
     }
 }
+
+/// Most scenarios that an error names: the largest set has 660.
+const MOST_SCENARIOS: usize = 20;
 
 /// Size limit of a scenario file, bytes.
 const MAX_BYTES: u64 = 16 << 20;
@@ -86,9 +89,10 @@ fn select(scenarios: Vec<Scenario>, set: &str, name: &str) -> Result<Vec<Scenari
     let unknown = || ScenarioError::UnknownScenario {
         set: set.to_owned(),
         name: name.to_owned(),
-        scenarios: nearest(
+        scenarios: nearest_first(
             name,
             scenarios.iter().map(|scenario| scenario.name.as_str()),
+            MOST_SCENARIOS,
         ),
         last: scenarios.len() - 1,
     };
@@ -109,28 +113,17 @@ fn select(scenarios: Vec<Scenario>, set: &str, name: &str) -> Result<Vec<Scenari
     Ok(vec![found.ok_or_else(unknown)?.clone()])
 }
 
-/// All names, the most similar one first.
-fn nearest_first<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> String {
-    by_similarity(wanted, names).join(", ")
-}
-
-/// The names that are most similar, and an ellipsis for the rest: the largest set has 660.
-fn nearest<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> String {
-    const MOST: usize = 20;
-    let mut names = by_similarity(wanted, names);
-    if names.len() > MOST {
-        names.truncate(MOST);
-        names.push("…");
-    }
-    names.join(", ")
-}
-
-fn by_similarity<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+/// At most `most` names, the most similar one first, and an ellipsis for the rest.
+fn nearest_first<'a>(wanted: &str, names: impl Iterator<Item = &'a str>, most: usize) -> String {
     let mut names: Vec<&str> = names.collect();
     names.sort_by(|a, b| {
         strsim::jaro_winkler(wanted, b).total_cmp(&strsim::jaro_winkler(wanted, a))
     });
-    names
+    if names.len() > most {
+        names.truncate(most);
+        names.push("…");
+    }
+    names.join(", ")
 }
 
 #[cfg(test)]

@@ -277,6 +277,16 @@ impl Link {
 }
 
 impl Cell {
+    /// Number of games that the scheme won.
+    pub(crate) fn wins(&self) -> usize {
+        self.won.iter().filter(|won| **won).count()
+    }
+
+    /// Geometric mean of the absolute score over the games; `None` on a link without a rate.
+    pub(super) fn score(&self) -> Option<f64> {
+        statistics::geometric_mean(&self.scores)
+    }
+
     /// The power of the scheme itself, throughput / p95 delay, Mbit/s per ms; 0 when nothing
     /// arrived.
     pub(super) fn own_power(&self) -> f64 {

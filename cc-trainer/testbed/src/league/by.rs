@@ -1,5 +1,7 @@
 //! The results of a league by kinds of links: by their rate, RTT, buffer or neighbours.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -196,26 +198,21 @@ impl By {
             .iter()
             .map(|&property| Kinds::of(&links, property))
             .collect();
-        let kind = |link: usize| -> Vec<usize> {
-            by_property
-                .iter()
-                .map(|kinds| kinds.of_links[link])
-                .collect()
-        };
-        let mut kinds: Vec<Vec<usize>> = (0..links.len()).map(kind).collect();
-        kinds.sort();
-        kinds.dedup();
-        let kinds = kinds.into_iter().map(|wanted| {
-            let of_kind = (0..links.len()).filter(|&link| kind(link) == wanted);
-            let cells: Vec<&Vec<Cell>> = of_kind.map(|link| &board.cells[counted[link]]).collect();
-            let names = wanted.iter().zip(&by_property);
+        let mut kinds: BTreeMap<Vec<usize>, Vec<&[Cell]>> = BTreeMap::new();
+        for (place, &link) in counted.iter().enumerate() {
+            let kind = by_property.iter().map(|kinds| kinds.of_links[place]);
+            let cells = kinds.entry(kind.collect()).or_default();
+            cells.push(&board.cells[link]);
+        }
+        let kinds = kinds.into_iter().map(|(kind, links)| {
+            let names = kind.iter().zip(&by_property);
             Some(Kind {
                 of: names
                     .map(|(&kind, kinds)| kinds.names[kind].clone())
                     .collect(),
-                links: cells.len(),
+                links: links.len(),
                 schemes: (0..board.schemes.len())
-                    .map(|scheme| spread(measure, cells.iter().map(|cells| &cells[scheme])))
+                    .map(|scheme| spread(measure, links.iter().map(|cells| &cells[scheme])))
                     .collect::<Option<_>>()?,
             })
         });

@@ -83,8 +83,8 @@ pub fn read(dir: &Path) -> io::Result<Vec<LinkLine>> {
 impl LinkResult {
     fn of(cell: &Cell) -> Self {
         Self {
-            wins: cell.won.iter().filter(|won| **won).count(),
-            score: crate::summary::statistics::geometric_mean(&cell.scores),
+            wins: cell.wins(),
+            score: cell.score(),
             throughput_mbps: cell.throughput_mbps,
             p95_owd_ms: cell.p95_owd_ms,
             power: cell.power,

@@ -49,8 +49,8 @@ pub const MEASURES: [Measure; 11] = [
         is_geometric: false,
         less_is_better: false,
         value: |cell| {
-            let wins = cell.won.iter().filter(|won| **won).count();
-            (!cell.won.is_empty()).then(|| wins as f64 / cell.won.len() as f64)
+            let games = cell.won.len();
+            (games > 0).then(|| cell.wins() as f64 / games as f64)
         },
     },
     Measure {
@@ -60,7 +60,7 @@ pub const MEASURES: [Measure; 11] = [
         shown: 1.0,
         is_geometric: true,
         less_is_better: false,
-        value: |cell| crate::summary::statistics::geometric_mean(&cell.scores),
+        value: Cell::score,
     },
     Measure {
         key: "power",

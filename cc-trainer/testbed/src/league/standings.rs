@@ -98,7 +98,7 @@ impl Standings {
     pub fn of(board: &Board, set: &str, duplicates: Vec<Duplicate>, settings: Settings) -> Self {
         let mut standings: Vec<Standing> = (0..board.schemes.len())
             .map(|scheme| Standing {
-                wins: cells_of(board, scheme).map(wins).sum(),
+                wins: cells_of(board, scheme).map(Cell::wins).sum(),
                 segments: parts(board, scheme),
                 ..Standing::default()
             })
@@ -171,8 +171,4 @@ fn parts(board: &Board, scheme: usize) -> Vec<Part> {
 
 fn cells_of(board: &Board, scheme: usize) -> impl Iterator<Item = &Cell> {
     board.cells.iter().map(move |cells| &cells[scheme])
-}
-
-fn wins(cell: &Cell) -> usize {
-    cell.won.iter().filter(|won| **won).count()
 }

@@ -190,7 +190,7 @@ fn breakdown(standings: &Standings, board: &Board, property: Property) -> Option
             let (mut won, mut games) = (0, 0);
             for link in links {
                 let cell = &board.cells[link][place];
-                won += cell.won.iter().filter(|won| **won).count();
+                won += cell.wins();
                 games += cell.won.len();
             }
             figure(100.0 * won as f64 / games as f64)
