@@ -256,6 +256,7 @@ pub fn observing_more(own: &Interface, to: &Interface) -> Interface {
         features_version: own.features_version.max(to.features_version),
         situation: other_unless(own.situation, to.situation),
         response: other_unless(own.response, to.response),
+        changes: other_unless(own.changes, to.changes),
         ..own.clone()
     }
 }
@@ -924,6 +925,12 @@ mod tests {
         decides_alike(&first, &response(&first), &[(100, 9)]);
         decides_alike(&situation(&first), &response(&first), &[(107, 2)]);
         decides_alike(&situation(&second), &response(&second), &[(109, 2)]);
+        let changes = |interface: &Interface| Interface {
+            changes: 20,
+            ..response(interface)
+        };
+        decides_alike(&first, &changes(&first), &[(100, 11)]);
+        decides_alike(&response(&second), &changes(&second), &[(111, 2)]);
         let placed = situation(&first);
         decides_alike(&placed, &version_2(&placed), &[(100, 2)]);
         decides_alike(&placed, &placed, &[]);

@@ -49,6 +49,11 @@ pub struct Interface {
     /// them out, as do files from before there were any.
     #[serde(skip_serializing_if = "is_zero")]
     pub response: usize,
+    /// Number of windows in which the regression of the RTT's changes on the cwnd's forgets by a
+    /// factor of e: [`Aspect::ChangeResponse`] and [`Aspect::ChangeSwing`], which are observed with
+    /// the response. 0 leaves them out, as do files from before there were any.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub changes: usize,
     /// Number of windows whose [`Quantity`]s the observation ends with, as time series: the last
     /// ones, the observed window included. 0 leaves the series out, as do files from before there
     /// were any.
@@ -120,13 +125,16 @@ impl Interface {
     }
 
     /// The aspects of a flow's situation that an observation has after the fractions: none without
-    /// [`situation`](Self::situation), and all of them with it and a [`response`](Self::response).
+    /// [`situation`](Self::situation), those of a [`response`](Self::response) and of
+    /// [`changes`](Self::changes) only with it.
     pub fn aspects(&self) -> &'static [Aspect] {
-        match (self.situation, self.response) {
-            (0, _) => &[],
-            (_, 0) => Aspect::COMPARISONS,
-            _ => &Aspect::ALL,
-        }
+        let aspects = match (self.situation, self.response, self.changes) {
+            (0, _, _) => 0,
+            (_, 0, _) => 7,
+            (_, _, 0) => 9,
+            _ => Aspect::ALL.len(),
+        };
+        Aspect::ALL.split_at(aspects).0
     }
 
     /// The length of one past decision in the observation: |A| + 1.
@@ -245,6 +253,12 @@ impl Interface {
             "0 to 1000 windows, and 0 without a situation",
         )?;
         check(
+            self.changes <= 1_000 && (self.changes == 0 || self.response > 0),
+            "changes",
+            self.changes.to_string(),
+            "0 to 1000 windows, and 0 without a response",
+        )?;
+        check(
             self.series <= 1_000,
             "series",
             self.series.to_string(),
@@ -328,6 +342,7 @@ impl Default for Interface {
             history: 20,
             situation: 0,
             response: 0,
+            changes: 0,
             series: 0,
             actions: ActionSpace::default(),
             cwnd: CwndBounds { min: 2, max: 2000 },
@@ -394,11 +409,17 @@ pub enum Aspect {
     /// The standard deviation of ln cwnd in the same windows, at most 2: how much
     /// [`Self::Response`] rests on.
     Swing,
+    /// d ln RTT / d ln cwnd, −1 to 2, by a regression over the changes of both within a round trip:
+    /// a rate that falls, which turns [`Self::Response`] for seconds, is in few of them.
+    ChangeResponse,
+    /// The root of the mean square of these changes of ln cwnd, at most 2: how much
+    /// [`Self::ChangeResponse`] rests on.
+    ChangeSwing,
 }
 
 impl Aspect {
     /// Every aspect, in the order of the observation.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Floor,
         Self::Ceiling,
         Self::Depth,
@@ -408,10 +429,9 @@ impl Aspect {
         Self::WithoutLoss,
         Self::Response,
         Self::Swing,
+        Self::ChangeResponse,
+        Self::ChangeSwing,
     ];
-
-    /// Those that compare recent windows with all of the flow's: all but the response.
-    const COMPARISONS: &'static [Self] = Self::ALL.split_at(7).0;
 
     /// The name in lists of inputs, such as `features.json`.
     pub fn name(self) -> &'static str {
@@ -425,6 +445,8 @@ impl Aspect {
             Self::WithoutLoss => "without_loss",
             Self::Response => "response",
             Self::Swing => "swing",
+            Self::ChangeResponse => "change_response",
+            Self::ChangeSwing => "change_swing",
         }
     }
 }

@@ -12,12 +12,14 @@
 //! Where the interface asks for them, the [`Aspect`](crate::interface::Aspect)s of the flow's
 //! situation come before the past decisions, and the time series of the last windows after them,
 //! one [`Quantity`](crate::interface::Quantity) after the other, each with its newest value last.
-//! With a response, `response | swing` follow `without loss`:
+//! With a response, `response | swing` follow `without loss`, and with changes
+//! `change response | change swing` follow these:
 //!
 //! `[… | floor | ceiling | depth | drift | slowdown | loss | without loss | past decisions | …]`
 //!
 //! `[… | past decisions | throughput | RTT | delay | cwnd | in flight | lost | marked]`
 
+mod changes;
 mod response;
 mod situation;
 

@@ -31,7 +31,7 @@ pub fn input_shapes(interface: &Interface) -> Vec<Input> {
     let fraction = || Input::logarithmic(1.0 / FRACTION);
     inputs.extend(interface.fractions().iter().map(|_| fraction()));
     inputs.extend(interface.aspects().iter().map(|aspect| match aspect {
-        Aspect::Loss | Aspect::Swing => fraction(),
+        Aspect::Loss | Aspect::Swing | Aspect::ChangeSwing => fraction(),
         _ => Input::LINEAR,
     }));
     for _ in 0..interface.history {
@@ -82,10 +82,11 @@ mod tests {
     }
 
     #[test]
-    fn the_aspects_of_a_situation_stay_as_they_are_but_for_the_loss_and_the_swing() {
+    fn the_aspects_of_a_situation_stay_as_they_are_but_for_the_loss_and_the_swings() {
         let interface = Interface {
             situation: 20,
             response: 40,
+            changes: 20,
             ..Interface::default()
         };
         let inputs = input_shapes(&interface);
@@ -95,7 +96,7 @@ mod tests {
         for (aspect, input) in Aspect::ALL.into_iter().zip(aspects) {
             assert_eq!(
                 *input == Input::LINEAR,
-                !matches!(aspect, Aspect::Loss | Aspect::Swing),
+                !matches!(aspect, Aspect::Loss | Aspect::Swing | Aspect::ChangeSwing),
                 "{aspect:?}"
             );
         }

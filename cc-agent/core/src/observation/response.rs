@@ -16,7 +16,18 @@ use cc_ebpf::{Feature, WindowRecord};
 const LEAST_VARIANCE: f64 = 0.02 * 0.02;
 
 /// How far back the cwnd of a round trip ago is looked for, in windows.
-const LONGEST_LAG: usize = 16;
+pub(super) const LONGEST_LAG: usize = 16;
+
+/// Mean cwnd in bytes and mean RTT in µs of a window with ACKs, at least 1 each.
+pub(super) fn cwnd_and_rtt(window: &WindowRecord) -> (f64, f64) {
+    let mean = |feature| window.features.mean(feature as usize, window.acks).max(1.0);
+    (mean(Feature::Cwnd), mean(Feature::LatestRtt))
+}
+
+/// How many windows ago the packets were sent whose RTT was measured, at most [`LONGEST_LAG`].
+pub(super) fn lag(rtt_us: f64, window_us: f64) -> usize {
+    ((rtt_us / window_us).round() as usize).min(LONGEST_LAG)
+}
 
 /// The regression of ln RTT on ln cwnd over a flow's windows, whose weights fall by a factor of e
 /// in so many windows.
@@ -61,15 +72,14 @@ impl Response {
         if self.kept == 0.0 || window.acks == 0 {
             return;
         }
-        let mean = |feature| window.features.mean(feature as usize, window.acks).max(1.0);
-        let rtt_us = mean(Feature::LatestRtt);
-        self.recent.push_back(mean(Feature::Cwnd).ln());
+        let (cwnd, rtt_us) = cwnd_and_rtt(window);
+        self.recent.push_back(cwnd.ln());
         if self.recent.len() > LONGEST_LAG + 1 {
             self.recent.pop_front();
         }
-        let lag = (rtt_us / self.window_us).round() as usize;
         let newest = self.recent.len() - 1;
-        let cwnd = self.recent[newest - lag.min(newest)];
+        let lag = lag(rtt_us, self.window_us).min(newest);
+        let cwnd = self.recent[newest - lag];
         self.add(cwnd, rtt_us.ln());
     }
 
@@ -105,7 +115,7 @@ impl Response {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use bytemuck::Zeroable;
     use cc_ebpf::FEATURES;
     use proptest::prelude::*;
@@ -113,7 +123,7 @@ mod tests {
     use super::*;
 
     /// A window with this mean RTT and cwnd.
-    fn window(rtt_us: f64, cwnd_bytes: f64) -> WindowRecord {
+    pub(in crate::observation) fn window(rtt_us: f64, cwnd_bytes: f64) -> WindowRecord {
         let mut window = WindowRecord::zeroed();
         let mut features = [0; FEATURES];
         features[Feature::LatestRtt as usize] = rtt_us as u32;
@@ -133,7 +143,7 @@ mod tests {
     }
 
     /// Cwnds, in segments, that go up and down every second.
-    fn probing() -> Vec<f64> {
+    pub(in crate::observation) fn probing() -> Vec<f64> {
         let cwnd = |at: usize| match at / 10 % 2 {
             0 => 500.0,
             _ => 300.0,

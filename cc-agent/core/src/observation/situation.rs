@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use cc_ebpf::{Feature, WindowRecord};
 
-use super::response::Response;
+use super::{changes::Changes, response::Response};
 use crate::{
     interface::{Aspect, Interface},
     objective::Measured,
@@ -52,6 +52,7 @@ pub(super) struct Situation {
     /// Windows since the last one with a loss, or since the first.
     without_loss: u32,
     response: Response,
+    changes: Changes,
 }
 
 impl Situation {
@@ -68,6 +69,7 @@ impl Situation {
             rtt_min_us: 0,
             without_loss: 0,
             response: Response::new(interface.response, interface.window_ms),
+            changes: Changes::new(interface.changes, interface.window_ms),
         }
     }
 
@@ -76,6 +78,7 @@ impl Situation {
             return;
         }
         self.response.push(window);
+        self.changes.push(window);
         let seen = Seen::of(window);
         if self.recent.len() == self.windows {
             self.recent.pop_front();
@@ -125,6 +128,8 @@ impl Situation {
             Aspect::WithoutLoss => f64::from(self.without_loss).ln_1p(),
             Aspect::Response => self.response.slope(),
             Aspect::Swing => self.response.swing(),
+            Aspect::ChangeResponse => self.changes.slope(),
+            Aspect::ChangeSwing => self.changes.swing(),
         }
     }
 

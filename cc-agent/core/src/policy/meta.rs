@@ -227,6 +227,7 @@ impl fmt::Display for Summary {
             history,
             situation,
             response,
+            changes,
             series,
             actions,
             cwnd,
@@ -249,7 +250,7 @@ impl fmt::Display for Summary {
         }
         writeln!(
             f,
-            "observation   {} values: features version {}, the last {history} decisions{}{}{}",
+            "observation   {} values: features version {}, the last {history} decisions{}{}{}{}",
             self.observation,
             interface.features_version,
             match situation {
@@ -259,6 +260,10 @@ impl fmt::Display for Summary {
             match response {
                 0 => String::new(),
                 _ => format!(", the RTT's response within {response} windows"),
+            },
+            match changes {
+                0 => String::new(),
+                _ => format!(", that to changes within {changes} windows"),
             },
             match series {
                 0 => String::new(),
