@@ -1545,7 +1545,13 @@ fn a_candidate_gets_its_share_of_flows_until_it_is_promoted() {
     let file = files.with("candidate.onnx", &constant_policy(22, |e| e.history = 3));
     let agent = bench.agent(&["--policy", "fixed:20", "--canary-block", "1"]);
     let first = bench.connect().sending();
+    // All but one are open before the canary begins: what many flows take from each other while it
+    // has its first block would be in how their throughput has changed since.
+    let mut flows: Vec<_> = (2..FLOWS).map(|_| bench.connect().sending()).collect();
     wait_for_decision(&agent, &first, 20);
+    wait_for_status(&agent, "all flows are the incumbent's", |status| {
+        flows_by_cwnd(status) == BTreeMap::from([(20, FLOWS - 1)])
+    });
     let (done, said) = run_against(&agent, &["reload", &file, "--canary", "50"]);
     assert!(done && said.contains("50 %"), "{said}");
     let (done, said) = run_against(&agent, &["reload", &file]);
@@ -1554,7 +1560,7 @@ fn a_candidate_gets_its_share_of_flows_until_it_is_promoted() {
         "{said}"
     );
 
-    let flows: Vec<_> = (1..FLOWS).map(|_| bench.connect().sending()).collect();
+    flows.push(bench.connect().sending());
     // Between its blocks the candidate has no flow. A flow that is in the middle of a recovery
     // reaches its decision after it.
     wait_for_status(
@@ -1566,15 +1572,14 @@ fn a_candidate_gets_its_share_of_flows_until_it_is_promoted() {
             let (incumbents, candidates) = (with(20), with(22));
             let between = FLOWS.saturating_sub(incumbents + candidates);
             let canary = status.canary.as_ref();
-            canary.is_some_and(|canary| {
-                let counted = canary.candidate_flows.flows as usize;
-                // The incumbent has had all flows.
-                canary.incumbent_flows.flows as usize == FLOWS
-                    && between <= BETWEEN
-                    && (candidates..=candidates + between).contains(&counted)
-                    && (4..FLOWS - 4).contains(&candidates)
-                    && incumbents >= 4
-            })
+            let canary = canary.unwrap_or_else(|| panic!("the canary ended: {:?}", status.news));
+            let counted = canary.candidate_flows.flows as usize;
+            // The incumbent has had all flows.
+            canary.incumbent_flows.flows as usize == FLOWS
+                && between <= BETWEEN
+                && (candidates..=candidates + between).contains(&counted)
+                && (4..FLOWS - 4).contains(&candidates)
+                && incumbents >= 4
         },
     );
     wait_for_status(&agent, "all flows are the incumbent's again", |status| {
