@@ -668,7 +668,7 @@ mod tests {
         assert!(error.starts_with("the softmax temperature is 0"), "{error}");
     }
 
-    /// It is the mean of two, whose provenance is under their numbers.
+    /// It is the mean of two, whose provenance is under their numbers; the second is a mean itself.
     #[test]
     fn the_default_policy_is_trained_and_says_how() {
         let file = PolicyFile::parse(DEFAULT_POLICY).expect("accepted");
@@ -682,9 +682,9 @@ mod tests {
             "1.config",
             "1.seed",
             "1.tasks",
-            "2.config",
-            "2.seed",
-            "2.tasks",
+            "2.1.config",
+            "2.1.seed",
+            "2.1.tasks",
         ] {
             let value = meta.provenance.get(key);
             assert!(
@@ -692,7 +692,7 @@ mod tests {
                 "{key}: {meta:?}"
             );
         }
-        for key in ["1.steps", "2.steps"] {
+        for key in ["1.steps", "2.1.steps"] {
             let steps = meta.provenance[key].parse::<u64>();
             assert!(steps.is_ok_and(|steps| steps > 0), "{meta:?}");
         }
