@@ -141,7 +141,11 @@ mod tests {
     fn a_rate_that_falls_does_not_turn_the_slope() {
         // A cwnd that goes up and down by 5 %, and is brought down after the fall.
         let cwnd = |at: usize| {
-            let swing = if at / 5 % 2 == 0 { 1.0 } else { 1.05 };
+            let swing = if (at / 5).is_multiple_of(2) {
+                1.0
+            } else {
+                1.05
+            };
             500.0 * swing * 0.97_f64.powi(at.saturating_sub(150) as i32)
         };
         let cwnds: Vec<_> = (0..165).map(cwnd).collect();
