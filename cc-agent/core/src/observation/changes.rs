@@ -186,8 +186,9 @@ mod tests {
             let mean = |of: &dyn Fn(f64, f64) -> f64| -> f64 {
                 let weight = |at: usize| (-((newest - at) as f64) / windows as f64).exp();
                 let total: f64 = (0..pairs.len()).map(weight).sum();
-                let terms = pairs.iter().enumerate();
-                terms.map(|(at, &(x, y))| weight(at) * of(x, y.clamp(-0.2, 0.2))).sum::<f64>() / total
+                let pairs = pairs.iter().enumerate();
+                let terms = pairs.map(|(at, &(x, y))| weight(at) * of(x, y.clamp(-0.2, 0.2)));
+                terms.sum::<f64>() / total
             };
             let square = mean(&|x, _| x * x);
             let expected = mean(&|x, y| x * y) / (square + LEAST_SQUARE);
