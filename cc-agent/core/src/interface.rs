@@ -130,8 +130,8 @@ impl Interface {
     pub fn aspects(&self) -> &'static [Aspect] {
         let aspects = match (self.situation, self.response, self.changes) {
             (0, _, _) => 0,
-            (_, 0, _) => 7,
-            (_, _, 0) => 9,
+            (_, 0, _) => Aspect::COMPARISONS,
+            (_, _, 0) => Aspect::COMPARISONS + Aspect::OF_RESPONSE,
             _ => Aspect::ALL.len(),
         };
         Aspect::ALL.split_at(aspects).0
@@ -432,6 +432,11 @@ impl Aspect {
         Self::ChangeResponse,
         Self::ChangeSwing,
     ];
+
+    /// Number of those, at the beginning, that compare recent windows with all of the flow's.
+    const COMPARISONS: usize = 7;
+    /// Number of those of the response, which follow.
+    const OF_RESPONSE: usize = 2;
 
     /// The name in lists of inputs, such as `features.json`.
     pub fn name(self) -> &'static str {

@@ -20,6 +20,7 @@
 //! `[… | past decisions | throughput | RTT | delay | cwnd | in flight | lost | marked]`
 
 mod changes;
+mod regression;
 mod response;
 mod situation;
 

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 use cc_ebpf::WindowRecord;
 
-use super::response::{LONGEST_LAG, cwnd_and_rtt, lag};
+use super::regression::{LONGEST_LAG, Sums, cwnd_and_rtt, lag};
 
 /// Added to the mean square of the changes of ln cwnd, which draws the slope to 0 where the cwnd
 /// has hardly changed: the square of half a percent.
@@ -28,18 +28,12 @@ const LARGEST_CHANGE: f64 = 0.2;
 /// packets that it was measured on.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Changes {
-    /// The part of a window's weight that the next window leaves; 0 where nothing is observed.
-    kept: f64,
     /// Length of a window, µs.
     window_us: f64,
     /// ln cwnd and ln RTT of the last windows, the newest last.
     recent: VecDeque<[f64; 2]>,
-    /// Sum of the weights of the changes.
-    weight: f64,
-    /// Weighted sum of the squared changes of ln cwnd.
-    square: f64,
-    /// Weighted sum of the products of the changes of ln cwnd and ln RTT.
-    product: f64,
+    /// Of the changes of ln cwnd and ln RTT.
+    sums: Sums,
 }
 
 impl Changes {
@@ -47,18 +41,15 @@ impl Changes {
     /// factor of e in `windows`; with 0 of them nothing is observed.
     pub(super) fn new(windows: usize, window_ms: u32) -> Self {
         Self {
-            kept: (-1.0 / windows as f64).exp(),
             window_us: 1000.0 * f64::from(window_ms),
             recent: VecDeque::new(),
-            weight: 0.0,
-            square: 0.0,
-            product: 0.0,
+            sums: Sums::new(windows),
         }
     }
 
     /// Adds a window; one without ACKs has neither a cwnd nor an RTT.
     pub(super) fn push(&mut self, window: &WindowRecord) {
-        if self.kept == 0.0 || window.acks == 0 {
+        if self.sums.is_off() || window.acks == 0 {
             return;
         }
         let (cwnd, rtt_us) = cwnd_and_rtt(window);
@@ -72,36 +63,33 @@ impl Changes {
         if newest < lag + span {
             return;
         }
-        let [sent, [_, rtt]] = [newest - lag, newest].map(|at| self.recent[at]);
-        let [sent_before, [_, rtt_before]] =
-            [newest - lag - span, newest - span].map(|at| self.recent[at]);
-        self.add(sent[0] - sent_before[0], rtt - rtt_before);
+        let cwnd = |at: usize| self.recent[at][0];
+        let rtt = |at: usize| self.recent[at][1];
+        let sent = newest - lag;
+        let changes = [
+            cwnd(sent) - cwnd(sent - span),
+            rtt(newest) - rtt(newest - span),
+        ];
+        self.add(changes[0], changes[1]);
     }
 
     /// Adds a change of ln cwnd and that of ln RTT which followed it.
     fn add(&mut self, cwnd: f64, rtt: f64) {
         let rtt = rtt.clamp(-LARGEST_CHANGE, LARGEST_CHANGE);
-        self.weight = self.kept * self.weight + 1.0;
-        self.square = self.kept * self.square + cwnd * cwnd;
-        self.product = self.kept * self.product + cwnd * rtt;
+        self.sums.turn();
+        self.sums.square += cwnd * cwnd;
+        self.sums.product += cwnd * rtt;
     }
 
     /// d ln RTT / d ln cwnd, −1 to 2; 0 before the first change.
     pub(super) fn slope(&self) -> f64 {
-        if self.weight == 0.0 {
-            return 0.0;
-        }
-        let least = LEAST_SQUARE * self.weight;
-        (self.product / (self.square + least)).clamp(-1.0, 2.0)
+        self.sums.slope(LEAST_SQUARE)
     }
 
     /// The root of the mean square of the changes of ln cwnd, at most 2: how much the slope rests
     /// on.
     pub(super) fn swing(&self) -> f64 {
-        if self.weight == 0.0 {
-            return 0.0;
-        }
-        (self.square / self.weight).sqrt().min(2.0)
+        self.sums.swing()
     }
 }
 

@@ -9,25 +9,13 @@
 
 use std::collections::VecDeque;
 
-use cc_ebpf::{Feature, WindowRecord};
+use cc_ebpf::WindowRecord;
+
+use super::regression::{LONGEST_LAG, Sums, cwnd_and_rtt, lag};
 
 /// Added to the variance of ln cwnd, which draws the slope to 0 where the cwnd has hardly varied:
 /// the square of 2 %.
 const LEAST_VARIANCE: f64 = 0.02 * 0.02;
-
-/// How far back the cwnd of a round trip ago is looked for, in windows.
-pub(super) const LONGEST_LAG: usize = 16;
-
-/// Mean cwnd in bytes and mean RTT in µs of a window with ACKs, at least 1 each.
-pub(super) fn cwnd_and_rtt(window: &WindowRecord) -> (f64, f64) {
-    let mean = |feature| window.features.mean(feature as usize, window.acks).max(1.0);
-    (mean(Feature::Cwnd), mean(Feature::LatestRtt))
-}
-
-/// How many windows ago the packets were sent whose RTT was measured, at most [`LONGEST_LAG`].
-pub(super) fn lag(rtt_us: f64, window_us: f64) -> usize {
-    ((rtt_us / window_us).round() as usize).min(LONGEST_LAG)
-}
 
 /// The regression of ln RTT on ln cwnd over a flow's windows, whose weights fall by a factor of e
 /// in so many windows.
@@ -36,20 +24,14 @@ pub(super) fn lag(rtt_us: f64, window_us: f64) -> usize {
 /// measured on.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Response {
-    /// The part of a window's weight that the next window leaves; 0 where nothing is observed.
-    kept: f64,
     /// Length of a window, µs.
     window_us: f64,
     /// ln cwnd of the last windows, the newest last.
     recent: VecDeque<f64>,
-    /// Sum of the windows' weights.
-    weight: f64,
     /// Weighted means of ln cwnd and ln RTT.
     mean: [f64; 2],
-    /// Weighted sum of the squared differences of ln cwnd from its mean.
-    square: f64,
-    /// Weighted sum of the products of the differences of ln cwnd and ln RTT from their means.
-    product: f64,
+    /// Of the differences of ln cwnd and ln RTT from their means.
+    sums: Sums,
 }
 
 impl Response {
@@ -57,19 +39,16 @@ impl Response {
     /// factor of e in `windows`; with 0 of them nothing is observed.
     pub(super) fn new(windows: usize, window_ms: u32) -> Self {
         Self {
-            kept: (-1.0 / windows as f64).exp(),
             window_us: 1000.0 * f64::from(window_ms),
             recent: VecDeque::new(),
-            weight: 0.0,
             mean: [0.0; 2],
-            square: 0.0,
-            product: 0.0,
+            sums: Sums::new(windows),
         }
     }
 
     /// Adds a window; one without ACKs has neither a cwnd nor an RTT.
     pub(super) fn push(&mut self, window: &WindowRecord) {
-        if self.kept == 0.0 || window.acks == 0 {
+        if self.sums.is_off() || window.acks == 0 {
             return;
         }
         let (cwnd, rtt_us) = cwnd_and_rtt(window);
@@ -86,38 +65,31 @@ impl Response {
     /// Adds a pair of logarithms (West, *Updating mean and variance estimates*, CACM 22(9), 1979,
     /// with weights that fall).
     fn add(&mut self, cwnd: f64, rtt: f64) {
-        self.weight = self.kept * self.weight + 1.0;
+        self.sums.turn();
         let before = [cwnd - self.mean[0], rtt - self.mean[1]];
         for (mean, before) in self.mean.iter_mut().zip(before) {
-            *mean += before / self.weight;
+            *mean += before / self.sums.weight;
         }
         let after = cwnd - self.mean[0];
-        self.square = self.kept * self.square + before[0] * after;
-        self.product = self.kept * self.product + before[1] * after;
+        self.sums.square += before[0] * after;
+        self.sums.product += before[1] * after;
     }
 
     /// d ln RTT / d ln cwnd, −1 to 2; 0 before the first window.
     pub(super) fn slope(&self) -> f64 {
-        if self.weight == 0.0 {
-            return 0.0;
-        }
-        let least = LEAST_VARIANCE * self.weight;
-        (self.product / (self.square + least)).clamp(-1.0, 2.0)
+        self.sums.slope(LEAST_VARIANCE)
     }
 
     /// The standard deviation of ln cwnd, at most 2: how much the slope rests on.
     pub(super) fn swing(&self) -> f64 {
-        if self.weight == 0.0 {
-            return 0.0;
-        }
-        (self.square / self.weight).max(0.0).sqrt().min(2.0)
+        self.sums.swing()
     }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use bytemuck::Zeroable;
-    use cc_ebpf::FEATURES;
+    use cc_ebpf::{FEATURES, Feature};
     use proptest::prelude::*;
 
     use super::*;
