@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         flows_beyond_the_slots_run_on_the_fallback,
         pacing_is_cwnd_over_srtt,
         a_paced_flow_sends_its_segments_singly,
+        the_send_buffer_keeps_what_a_recovery_at_the_same_cwnd_needs,
         a_name_that_is_registered_is_refused,
         of_two_that_start_at_once_the_loser_changes_nothing,
         nothing_is_left_in_the_kernel,
@@ -593,6 +594,24 @@ fn a_paced_flow_sends_its_segments_singly() {
     // The kernel's own bundles have at least two segments each. At moments of a high pacing rate
     // two segments still share a packet.
     assert!((0.9..1.5).contains(&ratio), "{ratio}");
+}
+
+fn the_send_buffer_keeps_what_a_recovery_at_the_same_cwnd_needs() {
+    let bench = Bench::new(ROOMY, |options| {
+        options.settings = options.settings.with_startup(Startup::Constant);
+    });
+    let buffer = |flow: &Flow| flow.socket().send_buffer_size().expect("SO_SNDBUF");
+    // Two initial cwnds of ten segments, by which the kernel's memory per segment is known.
+    let reference = bench.network.connect("cubic");
+    let segment = buffer(&reference) / 20;
+    let flow = bench.connect();
+    assert_eq!(buffer(&flow), 30 * segment);
+    bench.agent.decide(40);
+    let flow = flow.sending();
+    eventually("the buffer grew with the cwnd", || {
+        flow.advance(20_000);
+        (buffer(&flow) == 120 * segment).then_some(())
+    });
 }
 
 fn a_name_that_is_registered_is_refused() {

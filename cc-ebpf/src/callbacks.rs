@@ -2,8 +2,8 @@
 
 use aya_log_ebpf::warn;
 use cc_ebpf::{
-    CaState, Counter, Events, Published, Settings, SocketState, bound, first_flight_rate,
-    pacing_rate, reno, restart_after_idle,
+    CaState, Counter, Events, Published, SEND_BUFFER_CWNDS, Settings, SocketState, bound,
+    first_flight_rate, pacing_rate, reno, restart_after_idle,
 };
 
 use crate::{
@@ -119,6 +119,11 @@ entry_point!(
         // Without settings there is no flow either, so the default of the kernel will do.
         SETTINGS.get(0).map_or(2, Settings::min_burst)
     }
+);
+
+entry_point!(
+    /// Returns how many cwnds the send buffer is to hold.
+    cc_sndbuf_expand, "fentry/cc_sndbuf_expand", |_arguments| SEND_BUFFER_CWNDS
 );
 
 entry_point!(

@@ -16,6 +16,15 @@ pub struct CwndState {
     pub clamp: u32,
 }
 
+/// How many cwnds the send buffer is to hold; the kernel's own is 2, for CUBIC and Reno
+/// (`tcp_sndbuf_expand`, net/ipv4/tcp_input.c).
+///
+/// Those shrink in recovery, and a decided cwnd does not. A lost segment arrives two round trips
+/// after it was first sent, and what was sent since, two cwnds, has to be kept until then; a third
+/// where a retransmission is lost as well. With less room the sender waits for its own buffer, as if
+/// the application had nothing to send. bbr asks for 3 (`bbr_sndbuf_expand`, net/ipv4/tcp_bbr.c).
+pub const SEND_BUFFER_CWNDS: u32 = 3;
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::CwndState;

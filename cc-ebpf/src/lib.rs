@@ -123,7 +123,7 @@ mod window;
 pub use ack::{AckSample, CaState, Totals};
 pub use control::{Controller, Events, Mode, Published, WindowEnd, bound};
 pub use counter::Counter;
-pub use cwnd::CwndState;
+pub use cwnd::{CwndState, SEND_BUFFER_CWNDS};
 pub use decision::Decision;
 pub use feature::{Extractor, FEATURES, FEATURES_VERSION, Feature, Features, Unit};
 pub use filter::WindowedMin;

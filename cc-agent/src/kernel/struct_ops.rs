@@ -25,7 +25,7 @@ use super::{
 const TCP_CONG_NON_RESTRICTED: u32 = 1;
 
 /// Members of `tcp_congestion_ops` and the programs that serve them.
-const CALLBACKS: [(&str, &str); 8] = [
+const CALLBACKS: [(&str, &str); 9] = [
     ("init", "cc_init"),
     ("release", "cc_release"),
     ("ssthresh", "cc_ssthresh"),
@@ -33,6 +33,7 @@ const CALLBACKS: [(&str, &str); 8] = [
     ("set_state", "cc_set_state"),
     ("cwnd_event", "cc_cwnd_event"),
     ("min_tso_segs", "cc_min_tso_segs"),
+    ("sndbuf_expand", "cc_sndbuf_expand"),
     ("cong_control", "cc_cong_control"),
 ];
 /// A member that kernels have since Linux 7.1, and its program. Before, `cwnd_event` takes this
