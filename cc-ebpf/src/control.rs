@@ -11,7 +11,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::{
     AckSample, CaState, CwndState, Decision, Heartbeat, Settings, Totals,
-    bounds::{at_least, at_most},
+    bounds::{at_least, at_most, sum},
     hystart::HyStart,
     opaque, reno,
     round::{Round, SMALL_CWND},
@@ -241,7 +241,8 @@ pub struct Controller {
     /// Where losses have persisted at a small cwnd, the most that the cwnd may reach, in segments;
     /// otherwise 0.
     ceiling: u32,
-    _reserved: u32,
+    /// The number of the last ACK's [`CaState`].
+    ca_state: u32,
     /// The round trip under way.
     round: Round,
     /// How long the cwnd has been left unused.
@@ -312,13 +313,19 @@ impl Controller {
     ) -> Events {
         let Published { cell, heartbeat } = published;
         self.events = 0;
+        // From here on the state is what a map value holds, which the verifier does not follow.
+        self.ca_state = ack.ca_state as u32;
+        let ack = &AckSample {
+            ca_state: CaState::from_raw(opaque::read(&self.ca_state)),
+            ..*ack
+        };
         self.found = match self.round.on_ack(ack) {
             true => Self::BEGINS_ROUND,
             false => 0,
         };
         match ended {
             WindowEnd::None => {}
-            WindowEnd::NetworkLimited => self.unanswered = self.unanswered.saturating_add(1),
+            WindowEnd::NetworkLimited => self.unanswered = sum(self.unanswered, 1),
             WindowEnd::ApplicationLimited => self.lose_sight(cwnd),
         }
         if heartbeat.is_stale(ack.now_ns, settings.heartbeat_limit_ns) {
@@ -334,7 +341,7 @@ impl Controller {
             Mode::Decided => self.follow_decision(cwnd, ack, settings),
             Mode::AfterTimeout => {
                 cwnd.ssthresh = INFINITE_SSTHRESH;
-                cwnd.cwnd = cwnd.cwnd.saturating_add(ack.acked);
+                cwnd.cwnd = sum(cwnd.cwnd, ack.acked);
                 let end = self.below_ceiling(self.target);
                 if cwnd.cwnd >= end {
                     cwnd.cwnd = end;
@@ -435,7 +442,7 @@ impl Controller {
     fn drain(&mut self, cwnd: &mut CwndState, ack: &AckSample) {
         let held = self.round.held_by_path(ack);
         if held != 0 {
-            let kept = held.saturating_add(held / 2);
+            let kept = sum(held, held / 2);
             cwnd.cwnd = at_most(cwnd.cwnd, at_least(kept, INITIAL_CWND));
         }
         cwnd.ssthresh = cwnd.cwnd;
@@ -480,7 +487,7 @@ impl Controller {
     /// cwnd is no longer small and there is none.
     #[inline(always)]
     fn raise_ceiling(&mut self) {
-        let begins_round = self.found & Self::BEGINS_ROUND != 0;
+        let begins_round = opaque::read(&self.found) & Self::BEGINS_ROUND != 0;
         if self.ceiling != 0 && begins_round && !self.round.is_answered() {
             self.ceiling += 1;
             if self.ceiling >= SMALL_CWND {

@@ -21,8 +21,9 @@ pub struct CwndState {
 ///
 /// Those shrink in recovery, and a decided cwnd does not. A lost segment arrives two round trips
 /// after it was first sent, and what was sent since, two cwnds, has to be kept until then; a third
-/// where a retransmission is lost as well. With less room the sender waits for its own buffer, as if
-/// the application had nothing to send. bbr asks for 3 (`bbr_sndbuf_expand`, net/ipv4/tcp_bbr.c).
+/// where a retransmission is lost as well. With less room the sender waits for its own buffer, as
+/// if the application had nothing to send. bbr asks for 3 (`bbr_sndbuf_expand`,
+/// net/ipv4/tcp_bbr.c).
 pub const SEND_BUFFER_CWNDS: u32 = 3;
 
 #[cfg(test)]

@@ -162,9 +162,9 @@ impl Flow {
             .extractor
             .extract(ack, cwnd, settings.min_rtt_window_ns);
         if let Some(features) = features {
-            self.window.add(&features);
             self.window.app_limited_acks += u32::from(ack.app_limited);
             self.window.marked = self.window.marked.saturating_add(self.extractor.marked());
+            self.window.add(&features);
             sink.ack(self.window.index, ack, cwnd, &features);
         }
         self.end_change();
