@@ -11,7 +11,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::{
     AckSample, CaState, CwndState, Decision, Heartbeat, Settings, Totals,
-    bounds::{at_least, at_most, sum},
+    bounds::{at_least, at_most},
     hystart::HyStart,
     opaque, reno,
     round::{Round, SMALL_CWND},
@@ -325,7 +325,7 @@ impl Controller {
         };
         match ended {
             WindowEnd::None => {}
-            WindowEnd::NetworkLimited => self.unanswered = sum(self.unanswered, 1),
+            WindowEnd::NetworkLimited => self.unanswered = self.unanswered.saturating_add(1),
             WindowEnd::ApplicationLimited => self.lose_sight(cwnd),
         }
         if heartbeat.is_stale(ack.now_ns, settings.heartbeat_limit_ns) {
@@ -341,7 +341,7 @@ impl Controller {
             Mode::Decided => self.follow_decision(cwnd, ack, settings),
             Mode::AfterTimeout => {
                 cwnd.ssthresh = INFINITE_SSTHRESH;
-                cwnd.cwnd = sum(cwnd.cwnd, ack.acked);
+                cwnd.cwnd = cwnd.cwnd.saturating_add(ack.acked);
                 let end = self.below_ceiling(self.target);
                 if cwnd.cwnd >= end {
                     cwnd.cwnd = end;
@@ -442,7 +442,7 @@ impl Controller {
     fn drain(&mut self, cwnd: &mut CwndState, ack: &AckSample) {
         let held = self.round.held_by_path(ack);
         if held != 0 {
-            let kept = sum(held, held / 2);
+            let kept = held.saturating_add(held / 2);
             cwnd.cwnd = at_most(cwnd.cwnd, at_least(kept, INITIAL_CWND));
         }
         cwnd.ssthresh = cwnd.cwnd;

@@ -15,7 +15,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::{
     AckSample, CwndState,
-    bounds::{at_least, at_most, sum},
+    bounds::{at_least, at_most},
 };
 
 /// `MIN_RTT_THRESH`: the smallest rise of the RTT that counts, µs.
@@ -103,7 +103,7 @@ impl HyStart {
             }
         }
         if ack.rtt_us != 0 {
-            self.samples = sum(self.samples, 1);
+            self.samples = self.samples.saturating_add(1);
             if self.current_us == 0 || ack.rtt_us < self.current_us {
                 self.current_us = ack.rtt_us;
             }
@@ -112,7 +112,7 @@ impl HyStart {
             if self.baseline_us == 0 {
                 let rise = at_most(self.last_us / RISE_DIVISOR, MOST_RISE_US);
                 let rise = at_least(rise, LEAST_RISE_US);
-                if self.last_us != 0 && self.current_us >= sum(self.last_us, rise) {
+                if self.last_us != 0 && self.current_us >= self.last_us.saturating_add(rise) {
                     self.baseline_us = self.current_us;
                     self.rounds = 0;
                 }
@@ -128,7 +128,7 @@ impl HyStart {
         if self.baseline_us == 0 {
             return ack.acked;
         }
-        let credit = sum(self.credit, ack.acked);
+        let credit = self.credit.saturating_add(ack.acked);
         self.credit = credit % SLOWDOWN;
         credit / SLOWDOWN
     }

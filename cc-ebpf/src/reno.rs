@@ -18,7 +18,7 @@
 
 use crate::{
     AckSample, CwndState,
-    bounds::{at_least, at_most, at_most_64, sum},
+    bounds::{at_least, at_most, at_most_64},
 };
 
 /// Slow-start threshold after a loss: half the cwnd, at least 2 (`tcp_reno_ssthresh`).
@@ -43,7 +43,7 @@ pub fn on_ack(cwnd: &mut CwndState, ack: &AckSample, mut acked: u32) {
         // One segment out for two delivered (RFC 6937 with Reno's factor), at least one, so that
         // the fast retransmission never waits for half the flight to drain.
         let allowance = at_least(ack.acked.div_ceil(2), 1);
-        let reduced = at_most(cwnd.cwnd, sum(ack.in_flight, allowance));
+        let reduced = at_most(cwnd.cwnd, ack.in_flight.saturating_add(allowance));
         cwnd.cwnd = at_least(reduced, cwnd.ssthresh);
         return;
     }

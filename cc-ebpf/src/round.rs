@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::{
     AckSample,
-    bounds::{at_least, at_most_64, sum},
+    bounds::{at_least, at_most_64},
     opaque,
 };
 
@@ -98,22 +98,22 @@ impl Round {
             self.remember(sent);
             self.begin(delivered, ack.in_flight, congestion);
         }
-        self.lost = sum(self.lost, ack.lost);
+        self.lost = self.lost.saturating_add(ack.lost);
         begins
     }
 
     /// Segments delivered or lost in this round trip, with this many delivered in all.
     #[inline(always)]
     fn sent(&self, delivered: u32) -> u32 {
-        sum(delivered.wrapping_sub(self.begin), self.lost)
+        delivered.wrapping_sub(self.begin).saturating_add(self.lost)
     }
 
     /// Counts the round trip, which ends with so many segments delivered or lost in it, among the
     /// former ones.
     #[inline(always)]
     fn remember(&mut self, sent: u32) {
-        self.past_lost = sum(self.past_lost, self.lost);
-        self.past_sent = sum(self.past_sent, sent);
+        self.past_lost = self.past_lost.saturating_add(self.lost);
+        self.past_sent = self.past_sent.saturating_add(sent);
         if self.past_sent >= MEMORY {
             self.past_lost /= 2;
             self.past_sent /= 2;
@@ -173,7 +173,7 @@ impl Round {
     /// hundred or so.
     #[inline(always)]
     pub(crate) fn loss_persists(&self, cwnd: u32) -> bool {
-        let lost = sum(self.past_lost, self.lost);
+        let lost = self.past_lost.saturating_add(self.lost);
         let sent = u64::from(self.past_sent) + u64::from(cwnd);
         lost >= SMALL_SEGMENTS && u64::from(lost) * u64::from(SMALL_ONE_IN) >= sent
     }
