@@ -162,8 +162,8 @@ impl Flow {
             .extractor
             .extract(ack, cwnd, settings.min_rtt_window_ns);
         if let Some(features) = features {
-            // Before the loop over the features, which the verifier would otherwise follow with each
-            // value of the flag.
+            // Before the loop over the features, which the verifier would otherwise follow with
+            // each value of the flag.
             self.window.app_limited_acks += u32::from(ack.app_limited);
             self.window.marked = self.window.marked.saturating_add(self.extractor.marked());
             self.window.add(&features);
