@@ -73,8 +73,12 @@ fn the_verifier_has_room_for_the_datapath() {
     options.scope.devices = vec![("lo".parse().expect("a name"), Verdict::Leave)];
     options.scope.other = "reno".into();
     let datapath = Datapath::attach(&options).unwrap_or_else(|error| panic!("{error}"));
-    let counts = assert_room(&Footprint::of(&name));
-    assert!(counts.contains(&"cc_cong_control".to_owned()), "{counts:?}");
+    let footprint = Footprint::of(&name);
+    assert_room(&footprint);
+    // 6.1 has followed more than nine times as much of this program as 6.18, and refused it: room for
+    // a kernel that the tests may not run on.
+    let ack = footprint.verified_instructions()["cc_cong_control"];
+    assert!(ack < LIMIT / 8, "cc_cong_control: {ack} of {LIMIT}");
     drop(datapath);
 }
 

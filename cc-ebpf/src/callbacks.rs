@@ -2,15 +2,15 @@
 
 use aya_log_ebpf::warn;
 use cc_ebpf::{
-    CaState, Counter, Events, Published, SEND_BUFFER_CWNDS, Settings, SocketState, bound,
-    first_flight_rate, pacing_rate, reno, restart_after_idle,
+    AckSample, CaState, Counter, CwndState, Events, Published, SEND_BUFFER_CWNDS, Settings,
+    SocketState, bound, first_flight_rate, pacing_rate, reno, restart_after_idle,
 };
 
 use crate::{
     arguments::{Arguments, entry_point},
     follow::{Rings, close, decision_cell, flow_of, open},
     leave::{Outcome, leave},
-    maps::{HEARTBEAT, SETTINGS, count},
+    maps::{HEARTBEAT, SETTINGS, count, keep},
     socket::{RateSample, Socket},
 };
 
@@ -173,49 +173,42 @@ fn cong_control(arguments: &Arguments, socket: Socket, sample: RateSample) {
         }
         socket.set_state(state);
     }
-    let mut ack = socket.ack_sample(sample, socket.totals(rtos));
     let mut cwnd = socket.cwnd_state();
-    let mut gain = 0;
-    match flow_of(&state) {
-        Some(flow) => {
-            let mut rings = Rings {
-                socket,
-                state: &state,
-                settings,
-            };
-            // `Flow::on_ack` in two steps: between them the socket is read again, since all that is
-            // kept across the loop over the features lies on the stack, of which there is too
-            // little, and is followed by the verifier.
-            let ended = flow.measure(&ack, cwnd.cwnd, settings, &mut rings);
-            ack = socket.ack_sample(sample, socket.totals(rtos));
-            cwnd = socket.cwnd_state();
-            let published = Published {
-                cell: decision_cell(state.slot),
-                heartbeat,
-            };
-            let events = (flow.controller).on_ack(
-                &mut cwnd,
-                &ack,
-                published,
-                state.generation,
-                ended,
-                settings,
-            );
-            gain = settings.pacing_gain(flow.controller.mode());
-            tally(arguments, events);
+    let sampled = || socket.ack_sample(sample, socket.totals(rtos));
+    let Some(flow) = flow_of(&state) else {
+        if state.has_flow() {
+            count(Counter::SlotsRevoked);
+            state.wait(now_ns);
+            socket.set_state(state);
         }
-        None => {
-            if state.has_flow() {
-                count(Counter::SlotsRevoked);
-                state.wait(ack.now_ns);
-                socket.set_state(state);
-            }
-            reno::on_ack(&mut cwnd, &ack, ack.acked);
-            bound(&mut cwnd, settings);
-        }
-    }
+        let ack = sampled();
+        reno::on_ack(&mut cwnd, &ack, ack.acked);
+        bound(&mut cwnd, settings);
+        return apply(socket, cwnd, &ack, settings, 0);
+    };
+    let Some(ack) = keep(state.slot, sampled()) else {
+        return;
+    };
+    let mut rings = Rings {
+        socket,
+        state: &state,
+        settings,
+    };
+    let published = || Published {
+        cell: decision_cell(state.slot),
+        heartbeat,
+    };
+    let events = flow.on_ack(&mut cwnd, ack, published, settings, &mut rings);
+    tally(arguments, events);
+    let gain = settings.pacing_gain(flow.controller.mode());
+    apply(socket, cwnd, ack, settings, gain);
+}
+
+/// Sets the cwnd, and the pacing rate that goes with it at this gain.
+#[inline(always)]
+fn apply(socket: Socket, cwnd: CwndState, ack: &AckSample, settings: &Settings, gain: u32) {
     socket.set_cwnd_state(cwnd);
-    if let Some(rate) = pacing_rate(&cwnd, &ack, gain) {
+    if let Some(rate) = pacing_rate(&cwnd, ack, gain) {
         socket.set_pacing(rate, settings.pacing_gain_1024 != 0);
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     AckSample, CaState, CwndState, Decision, Heartbeat, Settings, Totals,
     bounds::{at_least, at_most},
     hystart::HyStart,
-    opaque, reno,
+    reno,
     round::{Round, SMALL_CWND},
     usage::{INITIAL_CWND, Usage, restart_after_idle, validated},
 };
@@ -241,8 +241,7 @@ pub struct Controller {
     /// Where losses have persisted at a small cwnd, the most that the cwnd may reach, in segments;
     /// otherwise 0.
     ceiling: u32,
-    /// The number of the last ACK's [`CaState`].
-    ca_state: u32,
+    _reserved: u32,
     /// The round trip under way.
     round: Round,
     /// How long the cwnd has been left unused.
@@ -287,7 +286,7 @@ impl Controller {
     /// which HyStart++ notices a queue.
     #[inline(always)]
     pub fn slow_starts(&self) -> bool {
-        opaque::read(&self.found) & Self::SLOW_START != 0
+        self.found & Self::SLOW_START != 0
     }
 
     /// The newest decision taken up, as a cell (0 before the first), and the time of the ACK that
@@ -313,12 +312,6 @@ impl Controller {
     ) -> Events {
         let Published { cell, heartbeat } = published;
         self.events = 0;
-        // From here on the state is what a map value holds, which the verifier does not follow.
-        self.ca_state = ack.ca_state as u32;
-        let ack = &AckSample {
-            ca_state: CaState::from_raw(opaque::read(&self.ca_state)),
-            ..*ack
-        };
         self.found = match self.round.on_ack(ack) {
             true => Self::BEGINS_ROUND,
             false => 0,
@@ -336,7 +329,7 @@ impl Controller {
         } else if self.unanswered > settings.unanswered_limit && self.mode().is_decided() {
             self.fall_back(cwnd, Events::UNANSWERED);
         }
-        match Mode::from_raw(opaque::read(&self.mode)) {
+        match Mode::from_raw(self.mode) {
             Mode::Startup if settings.constant_start() => {}
             Mode::Decided => self.follow_decision(cwnd, ack, settings),
             Mode::AfterTimeout => {
@@ -356,7 +349,7 @@ impl Controller {
         }
         self.marked = ack.totals.delivered_ce;
         bound(cwnd, settings);
-        Events(opaque::read(&self.events))
+        Events(self.events)
     }
 
     /// Takes note of a transmission after idle time, when nothing is in flight
@@ -418,7 +411,7 @@ impl Controller {
         }
         let mut acked = ack.acked;
         if reno::in_slow_start(cwnd) && !ack.ca_state.is_reducing() {
-            let begins_round = opaque::read(&self.found) & Self::BEGINS_ROUND != 0;
+            let begins_round = self.found & Self::BEGINS_ROUND != 0;
             let drains = settings.drains_slow_start != 0;
             acked = self.hystart.on_ack(cwnd, ack, begins_round, drains);
             if !self.hystart.is_conservative() {
@@ -487,7 +480,7 @@ impl Controller {
     /// cwnd is no longer small and there is none.
     #[inline(always)]
     fn raise_ceiling(&mut self) {
-        let begins_round = opaque::read(&self.found) & Self::BEGINS_ROUND != 0;
+        let begins_round = self.found & Self::BEGINS_ROUND != 0;
         if self.ceiling != 0 && begins_round && !self.round.is_answered() {
             self.ceiling += 1;
             if self.ceiling >= SMALL_CWND {

@@ -6,7 +6,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::{
     AckSample, Controller, CwndState, Events, Extractor, Feature, Features, Header, OpenedRecord,
-    Published, Settings, Totals, WindowEnd, WindowRecord, opaque, slot::Tenure,
+    Published, Settings, Totals, WindowEnd, WindowRecord, slot::Tenure,
 };
 
 /// Where the records of a flow go: ring buffers in the kernel, a queue in the simulator.
@@ -170,7 +170,7 @@ impl Flow {
             sink.ack(self.window.index, ack, cwnd, &features);
         }
         self.end_change();
-        WindowEnd::from_raw(opaque::read(&self.window_end))
+        WindowEnd::from_raw(self.window_end)
     }
 
     /// Whether the application has had nothing to send, at `now_ns`, for an eighth of a window.

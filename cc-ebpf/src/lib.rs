@@ -106,7 +106,6 @@ mod flow;
 mod hystart;
 mod kernel;
 mod observed;
-mod opaque;
 mod pacing;
 mod probe;
 mod record;

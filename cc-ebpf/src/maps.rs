@@ -5,7 +5,7 @@ use aya_ebpf::{
     macros::map,
     maps::{Array, HashMap, LpmTrie, PerCpuArray, Queue, RingBuf},
 };
-use cc_ebpf::{Counter, Flow, Heartbeat, Observed, Selection, Settings};
+use cc_ebpf::{AckSample, Counter, Flow, Heartbeat, Observed, Selection, Settings};
 
 /// Flow slots, unless the agent sizes the maps otherwise.
 const SLOTS: u32 = 16_384;
@@ -25,6 +25,10 @@ pub(crate) static DECISIONS: Array<u64> = Array::with_max_entries(SLOTS, BPF_F_M
 /// One flow state per slot.
 #[map(name = "CC_FLOWS")]
 pub(crate) static FLOWS: Array<Flow> = Array::with_max_entries(SLOTS, BPF_F_MMAPABLE);
+
+/// The ACK at hand of each slot's flow ([`keep`]).
+#[map(name = "CC_SAMPLES")]
+pub(crate) static SAMPLES: Array<AckSample> = Array::with_max_entries(SLOTS, 0);
 
 /// Free slots. First in, first out: a slot rests as long as possible before its next flow.
 #[map(name = "CC_FREE_SLOTS")]
@@ -61,6 +65,23 @@ pub(crate) static NETWORKS: LpmTrie<[u32; 4], u32> = LpmTrie::with_max_entries(1
 /// and filled by the agent.
 #[map(name = "CC_DEVICES")]
 pub(crate) static DEVICES: HashMap<[u32; 4], u32> = HashMap::with_max_entries(1, BPF_F_NO_PREALLOC);
+
+/// Keeps the ACK at hand of a slot's flow in the map; `None` for a slot out of range.
+///
+/// The kernel's verifier explores every path of a program with the values that it knows, and takes
+/// two paths together only where these agree. An ACK's flags and missing measurements are known
+/// numbers on the path that found them, and would keep all that follows from being taken together:
+/// Linux 6.1 gave up after a million instructions. What was written to a map is an unknown number
+/// when it is read again.
+#[inline(always)]
+pub(crate) fn keep(slot: u32, ack: AckSample) -> Option<&'static AckSample> {
+    let place = SAMPLES.get_ptr_mut(slot)?;
+    // SAFETY: a valid map value, which is the slot's owner's. The kernel calls the programs under
+    // that socket's lock, so that nothing else reads or writes it.
+    unsafe { place.write(ack) };
+    // Looked up anew, so that the compiler reads memory and not what it remembers to have written.
+    SAMPLES.get(slot)
+}
 
 /// Adds one to a counter and returns its new value on this CPU.
 #[inline(always)]

@@ -5,7 +5,6 @@ use bytemuck::{Pod, Zeroable};
 use crate::{
     AckSample,
     bounds::{at_least, at_most_64},
-    opaque,
 };
 
 /// Losses count as heavy from this many segments in a round trip on ...
@@ -159,7 +158,7 @@ impl Round {
     /// Whether what was lost of these segments is heavy loss.
     #[inline(always)]
     fn is_heavy(&self, of: u32) -> bool {
-        let (segments, one_in) = match opaque::read(&self.queued) {
+        let (segments, one_in) = match self.queued {
             0 => (HEAVY_SEGMENTS, HEAVY_ONE_IN),
             _ => (QUEUE_SEGMENTS, QUEUE_ONE_IN),
         };

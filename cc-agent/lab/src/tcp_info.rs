@@ -177,17 +177,19 @@ impl TcpInfo {
     /// Panics if there were others.
     #[track_caller]
     pub fn assert_repairs(&self, timeouts: u16, retransmissions: u32) {
-        let timeouts = if counts_timeouts() { timeouts } else { 0 };
-        assert_eq!(
-            (self.total_rto, self.total_retrans),
-            (timeouts, retransmissions)
-        );
+        assert_eq!(self.total_retrans, retransmissions);
+        assert_eq!(self.timeouts().unwrap_or(timeouts), timeouts);
     }
-}
 
-/// Whether this kernel counts timeouts (`tcp_sock.total_rto`, since Linux 6.7).
-fn counts_timeouts() -> bool {
-    let kernel = cc_agent::kernel::btf::Kernel::running().expect("the tests need its types");
-    let layout = kernel.layout().expect("a kernel that the datapath knows");
-    layout.total_rto != cc_ebpf::ABSENT
+    /// The retransmission timeouts; `None` where the kernel does not count them
+    /// (`tcp_sock.total_rto`, since Linux 6.7).
+    ///
+    /// # Panics
+    ///
+    /// Panics on kernels without types, or such as the datapath does not know.
+    pub fn timeouts(&self) -> Option<u16> {
+        let kernel = cc_agent::kernel::btf::Kernel::running().expect("the tests need its types");
+        let layout = kernel.layout().expect("a kernel that the datapath knows");
+        (layout.total_rto != cc_ebpf::ABSENT).then_some(self.total_rto)
+    }
 }

@@ -31,7 +31,7 @@ use super::{
     inheritance::Inheritance,
     object::{
         ACKS, COUNTERS, Counters, DECISIONS, DEVICES, FLOWS, FREE_SLOTS, FreeSlots, HEARTBEAT,
-        Maps, NETWORKS, OBJECT, RECORDS, SETTINGS, as_words, no_program, open_map,
+        Maps, NETWORKS, OBJECT, RECORDS, SAMPLES, SETTINGS, as_words, no_program, open_map,
     },
     process::Process,
     scope::Scope,
@@ -173,6 +173,8 @@ impl Datapath {
             return Err(Error::NameTaken(options.name.clone()));
         }
 
+        // Each load of the programs has its own; its flows may have any slot of the former agent's.
+        let samples = orphans.as_ref().map_or(options.slots, |found| found.slots);
         let number = load_number();
         let name = options.padded_name();
         let scope = options.scope.constants();
@@ -187,6 +189,7 @@ impl Datapath {
             .map_max_entries(DEVICES, room(options.scope.devices.len()))
             .map_max_entries(DECISIONS, options.slots)
             .map_max_entries(FLOWS, options.slots)
+            .map_max_entries(SAMPLES, samples)
             .map_max_entries(FREE_SLOTS, options.slots)
             .load(OBJECT)
             .map_err(Error::aya("creating the BPF maps"))?;

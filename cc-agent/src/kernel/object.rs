@@ -28,6 +28,7 @@ pub(super) const SETTINGS: &str = "CC_SETTINGS";
 pub(super) const HEARTBEAT: &str = "CC_HEARTBEAT";
 pub(super) const DECISIONS: &str = "CC_DECISIONS";
 pub(super) const FLOWS: &str = "CC_FLOWS";
+pub(super) const SAMPLES: &str = "CC_SAMPLES";
 pub(super) const FREE_SLOTS: &str = "CC_FREE_SLOTS";
 pub(super) const RECORDS: &str = "CC_RECORDS";
 pub(super) const ACKS: &str = "CC_ACKS";

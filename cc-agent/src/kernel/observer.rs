@@ -11,7 +11,7 @@ use super::{
     hook::{Hook, Kind},
     object::{
         ACKS, Counters, DECISIONS, FLOWS, FREE_SLOTS, Maps, OBJECT, OBSERVED, RECORDS, Ring,
-        SELECTION, SETTINGS, as_words,
+        SAMPLES, SELECTION, SETTINGS, as_words,
     },
     shared::Shared,
 };
@@ -214,6 +214,7 @@ impl Observer {
             .override_global("KERNEL", as_words(layout), true)
             .map_max_entries(DECISIONS, 1)
             .map_max_entries(FLOWS, options.slots)
+            .map_max_entries(SAMPLES, 1)
             .map_max_entries(FREE_SLOTS, options.slots)
             .map_max_entries(OBSERVED, SOCKETS)
             .load(OBJECT)
