@@ -75,10 +75,10 @@ fn the_verifier_has_room_for_the_datapath() {
     let datapath = Datapath::attach(&options).unwrap_or_else(|error| panic!("{error}"));
     let footprint = Footprint::of(&name);
     assert_room(&footprint);
-    // 6.1 has followed more than nine times as much of this program as 6.18, and refused it: room for
-    // a kernel that the tests may not run on.
+    // 6.1 follows up to ten times as much of this program as newer kernels, and has refused it.
     let ack = footprint.verified_instructions()["cc_cong_control"];
-    assert!(ack < LIMIT / 8, "cc_cong_control: {ack} of {LIMIT}");
+    let most = if links_register() { 10 } else { 2 };
+    assert!(ack < LIMIT / most, "cc_cong_control: {ack} of {LIMIT}");
     drop(datapath);
 }
 

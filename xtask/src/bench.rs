@@ -1,8 +1,10 @@
 //! `cargo xtask bench`: the benchmarks, and their figures in one file.
 
 use std::{
+    env::{self, JoinPathsError},
+    ffi::{OsStr, OsString},
     fs,
-    path::{Path, PathBuf},
+    path::{self, Path, PathBuf},
 };
 
 use anyhow::{Context, Result, bail};
@@ -25,6 +27,9 @@ struct Bench {
     /// Whether it runs only when it is named, since it takes long.
     named: bool,
 }
+
+/// The variable that names policies for the benchmark `policy`: files, separated by colons.
+const POLICIES: &str = "BENCH_POLICIES";
 
 const BENCHES: [Bench; 11] = [
     Bench::new("datapath", "cc-agent").on_the_kernel(),
@@ -171,6 +176,11 @@ impl Bench {
             .args(["--package", self.package, "--bench", self.name])
             .env(prebuilt::VARIABLE, object)
             .env("BENCH_JSON", &file);
+        // A benchmark runs in its package's directory.
+        if let Some(files) = env::var_os(POLICIES) {
+            let files = absolute(&files).with_context(|| format!("{POLICIES}={files:?}"))?;
+            cargo.env(POLICIES, files);
+        }
         process::run(&mut cargo).with_context(|| format!("the benchmark {} failed", self.name))?;
         let text = fs::read_to_string(&file).with_context(|| {
             format!(
@@ -217,6 +227,12 @@ fn merge(mut results: Vec<Value>, named: bool) -> Value {
     }
 }
 
+/// These files, separated by colons, by their absolute paths.
+fn absolute(files: &OsStr) -> Result<OsString, JoinPathsError> {
+    let files = env::split_paths(files).filter(|file| !file.as_os_str().is_empty());
+    env::join_paths(files.map(|file| path::absolute(&file).unwrap_or(file)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -238,6 +254,14 @@ mod tests {
             assert!(bench.parse(&bad.to_string()).is_err(), "{bad}");
         }
         assert!(bench.parse("").is_err());
+    }
+
+    #[test]
+    fn policies_are_found_from_where_the_user_is() {
+        let here = env::current_dir().expect("there is one").join("a.onnx");
+        let expected = env::join_paths([&here, Path::new("/b.onnx")]).expect("no colons");
+        let files = absolute(OsStr::new("a.onnx::/b.onnx")).expect("no colons");
+        assert_eq!(files, expected);
     }
 
     #[test]
