@@ -792,6 +792,19 @@ mod tests {
         }
     }
 
+    /// Tract's optimiser fails on this one (0.23.9), and the agent runs it as it is.
+    #[test]
+    fn the_agents_engine_computes_one_convolution_before_a_single_unit() {
+        let environment = environment(0);
+        let shape = Shape {
+            branches: branches(&[(4, 3, 3)]),
+            activation: Activation::Tanh,
+            ..shape(&environment, &[1], None)
+        };
+        let largest = largest_difference(&environment, &shape, 3, 6);
+        assert!(largest < 1e-4, "{largest}");
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(12))]
 

@@ -9,7 +9,7 @@ pub mod apps;
 pub mod compare;
 mod date;
 mod host;
-pub mod power;
+pub mod means;
 pub mod splits;
 pub mod statistics;
 pub mod table;

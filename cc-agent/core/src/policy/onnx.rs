@@ -369,10 +369,22 @@ struct Plan {
 
 impl Plan {
     fn new(model: TypedModel, rows: Option<usize>) -> TractResult<Self> {
-        let runnable = model.into_optimized()?.into_runnable()?;
+        // Where one convolution feeds a layer of one unit, tract's optimiser (0.23.9) fails on a
+        // model that tract can run.
+        let fastest = match model.clone().into_optimized() {
+            Ok(optimized) => optimized,
+            Err(error) => {
+                let reason = format!("{error:#}");
+                tracing::warn!(
+                    reason,
+                    "the policy cannot be optimised; decisions take longer"
+                );
+                model
+            }
+        };
         Ok(Self {
             rows,
-            runnable,
+            runnable: fastest.into_runnable()?,
             session: None,
         })
     }

@@ -3,7 +3,7 @@
 use super::{
     Application, Summary,
     aggregate::{Estimate, Group, MEASURES, MEASURES_OF_SHARING, Measure, groups},
-    power, splits,
+    means, splits,
 };
 
 /// Formats a table for a terminal, with one block per scenario and aligned columns. It shows means
@@ -130,10 +130,10 @@ fn by_scenario(summary: &Summary, block: impl Fn(&str, &[Vec<String>]) -> String
     let mut blocks: Vec<String> = scenarios
         .map(|groups| block(groups[0].scenario, &rows(groups)))
         .collect();
-    let powers = power::of(&groups);
-    if let Some(first) = powers.first().filter(|first| first.scenarios > 1) {
+    let means = means::of(&groups);
+    if let Some(first) = means.first().filter(|first| first.scenarios > 1) {
         let title = format!("geometric mean of {} scenarios", first.scenarios);
-        blocks.push(block(&title, &overall(&powers)));
+        blocks.push(block(&title, &overall(&means)));
     }
     blocks.join("\n")
 }
@@ -213,15 +213,28 @@ pub fn application_rows(cells: &[Application]) -> Vec<Vec<String>> {
     [head].into_iter().chain(cells.iter().map(row)).collect()
 }
 
-fn overall(powers: &[power::Power<'_>]) -> Vec<Vec<String>> {
-    let head = ["scheme", "power, Mbit/s per s", "of the best other's"];
-    let row = |power: &power::Power<'_>| {
-        let ratio = power.against_best_other.map_or("–".to_owned(), figure);
-        vec![power.scheme.to_owned(), figure(power.power), ratio]
+fn overall(means: &[means::Means<'_>]) -> Vec<Vec<String>> {
+    let head = [
+        "scheme",
+        "throughput, Mbit/s",
+        "of the best other's",
+        "power, Mbit/s per s",
+        "of the best other's",
+    ];
+    let row = |means: &means::Means<'_>| {
+        let cells = [means.throughput, means.power].map(|mean| {
+            let ratio = mean.against_best_other.map_or("–".to_owned(), figure);
+            [figure(mean.mean), ratio]
+        });
+        let scheme = [means.scheme.to_owned()];
+        scheme
+            .into_iter()
+            .chain(cells.into_iter().flatten())
+            .collect()
     };
     [head.map(str::to_owned).to_vec()]
         .into_iter()
-        .chain(powers.iter().map(row))
+        .chain(means.iter().map(row))
         .collect()
 }
 
@@ -323,9 +336,10 @@ mod tests {
         two.runs[1].scenario = "c".into();
         two.runs[1].throughput_mbps = 4.0 * 11.0;
         let text = text(&two);
-        // 2 · 11 Mbit/s over 88 ms.
+        // 2 · 11 Mbit/s, and over 88 ms.
         assert!(text.contains("geometric mean of 2 scenarios"), "{text}");
-        assert!(text.ends_with("cubic   250                  –\n"), "{text}");
+        let row = "cubic   22.0                –                    250                  –\n";
+        assert!(text.ends_with(row), "{text}");
     }
 
     #[test]
