@@ -225,7 +225,9 @@ mod tests {
             "fair.toml",
             "falls.toml",
             "families.toml",
+            "jitter.toml",
             "pairs.toml",
+            "radio.toml",
             "refine.toml",
             "response.toml",
         ] {
@@ -236,27 +238,29 @@ mod tests {
         }
     }
 
-    /// It is the mean of two, the second of which is a mean itself, with others in it
+    /// It is the mean of three, the third of which is a mean itself, with others in it
     /// ([`crate::average`]). The hashes of the configurations are those of the versions that
     /// trained them, so that what the file states is compared.
     #[test]
     fn the_embedded_policy_was_trained_by_the_configurations_that_say_so() {
         let file = PolicyFile::parse(DEFAULT_POLICY).expect("it is ours");
         let meta = file.meta();
-        let last = load("fair.toml");
-        let source = last.environment.open().expect("fair.toml");
+        let last = load("radio.toml");
+        let source = last.environment.open().expect("radio.toml");
         assert_eq!(Some(&meta.interface), source.interface());
         assert_eq!(meta.serving, last.serving);
         let parts = [
-            ("1", "fair.toml", "7"),
-            ("2.1", "changes.toml", "2"),
-            ("2.2.1", "falls.toml", "134"),
-            ("2.2.2", "response.toml", "74"),
-            ("2.2.3.1", "pairs.toml", "14"),
-            ("2.2.3.2", "pairs.toml", "14"),
-            ("2.2.3.3", "pairs.toml", "4"),
-            ("2.2.3.4", "refine.toml", "4"),
-            ("2.2.3.5", "default.toml", "4"),
+            ("1", "radio.toml", "7"),
+            ("2", "radio.toml", "8"),
+            ("3.1", "fair.toml", "7"),
+            ("3.2.1", "changes.toml", "2"),
+            ("3.2.2.1", "falls.toml", "134"),
+            ("3.2.2.2", "response.toml", "74"),
+            ("3.2.2.3.1", "pairs.toml", "14"),
+            ("3.2.2.3.2", "pairs.toml", "14"),
+            ("3.2.2.3.3", "pairs.toml", "4"),
+            ("3.2.2.3.4", "refine.toml", "4"),
+            ("3.2.2.3.5", "default.toml", "4"),
         ];
         for (number, name, seed) in parts {
             let config = load(name);
