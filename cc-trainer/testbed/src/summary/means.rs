@@ -9,7 +9,7 @@ use super::aggregate::{Group, P95_DELAY, THROUGHPUT};
 pub struct Means<'a> {
     /// Name of the scheme in the summary.
     pub scheme: &'a str,
-    /// Throughput, Mbit/s.
+    /// Throughput of all flows together over the measured time, Mbit/s.
     pub throughput: Mean,
     /// Throughput divided by the 95th percentile of the one-way delay, Mbit/s per s.
     pub power: Mean,
@@ -20,7 +20,7 @@ pub struct Means<'a> {
 /// A geometric mean over the scenarios, of means over the valid runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mean {
-    /// The mean.
+    /// Geometric mean over the scenarios, in the unit of the measure.
     pub mean: f64,
     /// Its ratio to the highest mean among the other schemes; `None` without another scheme.
     pub against_best_other: Option<f64>,
