@@ -52,21 +52,16 @@ const FLOWS: usize = 1_000;
 /// Flows that suffice where their number is not what matters.
 const FEW: usize = 50;
 
-/// Room for the cwnds of all flows.
-const WIDE: Bottleneck = Bottleneck {
-    rate_mbit: 400,
-    queue_bytes: 20_000_000,
-};
-/// So slow that the thread of a whole crowd's senders keeps all of them busy: a sender that waits
-/// for its application is asked nothing.
+/// Room for the cwnds of all flows, and so slow that the thread of a whole crowd's senders keeps all
+/// of them busy: a sender that waits for its application is asked nothing.
 const BUSY: Bottleneck = Bottleneck {
     rate_mbit: 100,
-    ..WIDE
+    queue_bytes: 20_000_000,
 };
 /// So slow that the crowd keeps its few senders busy also where it gets little of the processor.
 const NARROW: Bottleneck = Bottleneck {
     rate_mbit: 40,
-    ..WIDE
+    ..BUSY
 };
 
 /// A network with an agent, and a directory for its files.
@@ -90,7 +85,7 @@ impl Bench {
         let common = ["--batch-budget-ms", "10000", "--startup", "constant"];
         let agent = Agent::start_by(command, &name, &[&common[..], arguments].concat());
         Self {
-            network: Network::through(WIDE),
+            network: Network::through(BUSY),
             agent,
             name,
             files: TempDir::new().expect("a directory for the test"),
@@ -268,7 +263,6 @@ fn growing(factor: f32) -> Vec<u8> {
 
 fn a_killed_policy_is_started_again() {
     let bench = Bench::new(&[]);
-    bench.network.path.reshape(BUSY);
     let crowd = bench.crowd(FLOWS);
     let killed = bench.signal(Signal::SIGKILL);
     let status = bench.status("it is started again", |status| {
@@ -289,7 +283,6 @@ fn a_killed_policy_is_started_again() {
 
 fn a_stopped_policy_is_started_again() {
     let bench = Bench::new(&[]);
-    bench.network.path.reshape(BUSY);
     let crowd = bench.crowd(FLOWS);
     let stopped = bench.signal(Signal::SIGSTOP);
     let status = bench.status("it is started again", |status| {
@@ -307,7 +300,6 @@ fn a_stopped_policy_is_started_again() {
 
 fn a_model_that_asks_for_gigabytes_is_refused() {
     let bench = Bench::new(&[]);
-    bench.network.path.reshape(BUSY);
     let crowd = bench.crowd(FLOWS);
     let before = bench.agent.status().policy;
     let bomb = changed(DEFAULT_POLICY, |model| {

@@ -668,34 +668,39 @@ mod tests {
         assert!(error.starts_with("the softmax temperature is 0"), "{error}");
     }
 
-    /// It is the mean of two, whose provenance is under their numbers; the second is a mean itself.
+    /// Where it is a mean of policies, the provenance of the first is under `1.`, and so on; each of
+    /// these can be a mean itself.
     #[test]
     fn the_default_policy_is_trained_and_says_how() {
+        fn says_how(meta: &PolicyMeta, source: &str) {
+            let said = |key: &str| {
+                let value = meta.provenance.get(&format!("{source}{key}"));
+                value.unwrap_or_else(|| panic!("{source}{key}: {meta:?}"))
+            };
+            for key in ["trainer", "algorithm", "date"] {
+                assert!(!said(key).is_empty(), "{source}{key}: {meta:?}");
+            }
+            let sources = (1..).map(|number| format!("{source}{number}."));
+            let found = |source: &String| meta.provenance.contains_key(&format!("{source}date"));
+            let sources: Vec<_> = sources.take_while(found).collect();
+            if sources.is_empty() {
+                for key in ["config", "seed", "tasks"] {
+                    assert!(!said(key).is_empty(), "{source}{key}: {meta:?}");
+                }
+                let steps = said("steps").parse::<u64>();
+                assert!(steps.is_ok_and(|steps| steps > 0), "{source}: {meta:?}");
+            }
+            assert_ne!(sources.len(), 1, "a mean of one: {source}: {meta:?}");
+            for source in sources {
+                says_how(meta, &source);
+            }
+        }
+
         let file = PolicyFile::parse(DEFAULT_POLICY).expect("accepted");
         let meta = file.meta();
         assert_eq!(meta.kind, PolicyKind::Trained);
         assert!(!meta.name.is_empty() && !file.summary().description.is_empty());
-        for key in [
-            "trainer",
-            "algorithm",
-            "date",
-            "1.config",
-            "1.seed",
-            "1.tasks",
-            "2.1.config",
-            "2.1.seed",
-            "2.1.tasks",
-        ] {
-            let value = meta.provenance.get(key);
-            assert!(
-                value.is_some_and(|value| !value.is_empty()),
-                "{key}: {meta:?}"
-            );
-        }
-        for key in ["1.steps", "2.1.steps"] {
-            let steps = meta.provenance[key].parse::<u64>();
-            assert!(steps.is_ok_and(|steps| steps > 0), "{meta:?}");
-        }
+        says_how(meta, "");
 
         // Other settings than the file's own do not reach it.
         let other = Interface {

@@ -116,7 +116,7 @@ pub const TARGETS: [Target; 9] = [
         name: "report",
         run: cc_cage::hostile::report,
         seeds: cage::reports,
-        longest: 8192,
+        longest: 16 * 1024,
         // A report is JSON; the action space and the provenance are the largest parts.
         memory: 1 << 20,
         seconds: 2,
