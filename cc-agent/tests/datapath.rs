@@ -348,11 +348,9 @@ fn a_decision_for_another_generation_is_ignored() {
 fn slow_start_lasts_until_the_first_decision() {
     let bench = Bench::new(ROOMY, |_| {});
     let flow = bench.connect().sending();
-    // Without a loss, slow start adds a segment for each one acknowledged.
+    // Slow start adds a segment for each one acknowledged.
     eventually("the cwnd grew beyond 100", || {
-        let info = flow.info();
-        assert_eq!(info.total_retrans, 0);
-        (info.snd_cwnd > 100).then_some(())
+        (flow.info().snd_cwnd > 100).then_some(())
     });
     let info = flow.info();
     assert!(
@@ -369,7 +367,10 @@ fn slow_start_lasts_until_the_first_decision() {
         .wait_for_window("the first decision ended slow start", |w| {
             (w.mode, w.cwnd) == (Mode::Decided as u32, 12)
         });
-    assert_eq!(flow.info().snd_cwnd, 12);
+    // After an idle time, as where the sending thread waits for the processor, it climbs to that.
+    eventually("the flow has the cwnd decided", || {
+        (flow.info().snd_cwnd == 12).then_some(())
+    });
 }
 
 fn the_initial_cwnd_can_be_kept_until_the_first_decision() {
