@@ -57,6 +57,12 @@ pub enum NetworkConfigError {
         /// The largest number that is valid.
         most: f64,
     },
+    /// Links whose rate rises by itself are to rise at the start; the string names the setting.
+    #[error(
+        "{0} goes with `service` \"constant\" or \"poisson\": the rates of other services rise by \
+         themselves, leave it out there"
+    )]
+    RisesAlready(String),
     /// A scenario is unknown or its file cannot be read.
     #[error("links: {0}")]
     Scenario(#[from] ScenarioError),

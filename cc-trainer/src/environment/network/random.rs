@@ -48,6 +48,10 @@ pub struct RandomLinks {
     pub ack_aggregation_ms: Option<Sometimes>,
     /// Period at which the ACK path may send 1504 bytes, ms.
     pub ack_every_ms: Option<Sometimes>,
+    /// Time at the start in which the link is slow, s, as cellular links are before they are given
+    /// resources: at a `constant` service a hundredth to a half of the rate, at a `poisson` one a
+    /// packet per 100 ms ([`Poisson::ramp_s`]). Other services have rises of their own.
+    pub rises_after_s: Option<Sometimes>,
 }
 
 /// How the rate of a random link varies over time.
@@ -86,6 +90,7 @@ impl Default for RandomLinks {
             policer: None,
             ack_aggregation_ms: None,
             ack_every_ms: None,
+            rises_after_s: None,
         }
     }
 }
@@ -109,11 +114,16 @@ impl RandomLinks {
             ("policer", self.policer, 0.01, 10.0),
             ("ack_aggregation_ms", self.ack_aggregation_ms, 0.1, 1e3),
             ("ack_every_ms", self.ack_every_ms, 1.0, 1e3),
+            ("rises_after_s", self.rises_after_s, 0.1, 1e3),
         ] {
             if let Some(Sometimes { share, range }) = sometimes {
                 check(share, [0.0, 1.0], || place(&format!("{name}.share")))?;
                 logarithmic(&format!("{name}.range"), range, least, most)?;
             }
+        }
+        let rises = matches!(self.service, ServiceKind::Constant | ServiceKind::Poisson);
+        if self.rises_after_s.is_some() && !rises {
+            return Err(NetworkConfigError::RisesAlready(place("rises_after_s")));
         }
         Ok(())
     }
@@ -121,7 +131,8 @@ impl RandomLinks {
     pub(crate) fn draw(&self, seconds: f64, random: &mut Xoshiro256PlusPlus) -> Scenario {
         let mbps = logarithmic(self.rate_mbps, random);
         let base = milliseconds(logarithmic(self.delay_ms, random));
-        let service = self.service.draw(mbps, seconds, random);
+        let rises_after = draw(self.rises_after_s, random).filter(|after| *after < seconds);
+        let service = self.service.draw(mbps, seconds, rises_after, random);
         let limits = match self.queue_packets {
             Some(range) => Queue {
                 packets: Some(logarithmic(range, random).round() as u32),
@@ -189,9 +200,20 @@ impl RandomLinks {
 }
 
 impl ServiceKind {
-    fn draw(self, mbps: f64, seconds: f64, random: &mut Xoshiro256PlusPlus) -> Service {
+    fn draw(
+        self,
+        mbps: f64,
+        seconds: f64,
+        rises_after: Option<f64>,
+        random: &mut Xoshiro256PlusPlus,
+    ) -> Service {
         let trace = match self {
-            Self::Constant => return Service::Rate(Rate::constant(mbps * 1e6)),
+            Self::Constant => {
+                return Service::Rate(match rises_after {
+                    Some(after) => rising(mbps, after, random),
+                    None => Rate::constant(mbps * 1e6),
+                });
+            }
             Self::Steps | Self::Ramps => {
                 return Service::Rate(changing(mbps, seconds, self == Self::Ramps, random));
             }
@@ -199,7 +221,7 @@ impl ServiceKind {
             Self::Poisson => Poisson {
                 mbps,
                 seconds,
-                ramp_s: 0.0,
+                ramp_s: rises_after.unwrap_or(0.0),
                 seed: random.random(),
             }
             .trace(),
@@ -220,6 +242,20 @@ impl ServiceKind {
             // The trace would exceed the largest trace length.
             Err(_) => Service::Rate(Rate::constant(mbps * 1e6)),
         }
+    }
+}
+
+/// Draws a rate that is a hundredth to a half of `mbps` until `after`, s.
+fn rising(mbps: f64, after: f64, random: &mut Xoshiro256PlusPlus) -> Rate {
+    let point = |at: f64, mbps: f64| RatePoint {
+        at: Duration::from_secs_f64(at),
+        bits_per_second: mbps * 1e6,
+        ramp: false,
+    };
+    let slow = mbps * logarithmic([0.01, 0.5], random);
+    Rate {
+        points: vec![point(0.0, slow), point(after, mbps)],
+        repeat: None,
     }
 }
 

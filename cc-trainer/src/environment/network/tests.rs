@@ -541,8 +541,47 @@ fn random_families_draw_within_their_ranges() {
 }
 
 #[test]
+fn links_that_rise_are_slow_first() {
+    for kind in ["constant", "poisson"] {
+        let text = format!(
+            "episode_s = 10
+            [[links]]
+            [links.random]
+            service = \"{kind}\"
+            rate_mbps = [4, 16]
+            rises_after_s = {{ share = 0.5, range = [1, 8] }}"
+        );
+        let world = World::new(config(&text)).expect("a valid world");
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(1);
+        let mut rose = 0;
+        for _ in 0..60 {
+            let scenario = world.links.draw(10.0, None, &mut random).scenario;
+            // Its megabits in each second.
+            let carried: Vec<f64> = (0..10)
+                .map(|second| {
+                    let [from, to] = [second, second + 1].map(Duration::from_secs);
+                    scenario.capacity_bits(from, to).expect("it has a rate") / 1e6
+                })
+                .collect();
+            assert!((2.0..20.0).contains(&carried[9]), "{kind}: {carried:?}");
+            if carried[0] < 0.6 * carried[9] {
+                rose += 1;
+                let second = carried.iter().position(|mbps| *mbps > 0.6 * carried[9]);
+                assert!((1..=9).contains(&second.expect("it rises")), "{carried:?}");
+            }
+        }
+        assert!((15..45).contains(&rose), "{kind}: {rose} of 60");
+    }
+}
+
+#[test]
 fn invalid_configurations_are_refused_naming_the_setting() {
     for (text, expected) in [
+        (
+            "[[links]]\nrandom = { service = \"steps\", \
+             rises_after_s = { share = 1, range = [1, 2] } }",
+            "links[0].random.rises_after_s goes with `service` \"constant\" or \"poisson\"",
+        ),
         ("links = []", "links is empty"),
         (
             "[objective]\nkind = \"power\"\nloss = -1.0",
