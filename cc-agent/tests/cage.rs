@@ -52,8 +52,8 @@ const FLOWS: usize = 1_000;
 /// Flows that suffice where their number is not what matters.
 const FEW: usize = 50;
 
-/// Room for the cwnds of all flows, and so slow that the thread of a whole crowd's senders keeps all
-/// of them busy: a sender that waits for its application is asked nothing.
+/// Room for the cwnds of all flows, and so slow that the thread of a whole crowd's senders keeps
+/// all of them busy: a sender that waits for its application is asked nothing.
 const BUSY: Bottleneck = Bottleneck {
     rate_mbit: 100,
     queue_bytes: 20_000_000,

@@ -668,8 +668,8 @@ mod tests {
         assert!(error.starts_with("the softmax temperature is 0"), "{error}");
     }
 
-    /// Where it is a mean of policies, the provenance of the first is under `1.`, and so on; each of
-    /// these can be a mean itself.
+    /// Where it is a mean of policies, the provenance of the first is under `1.`, and so on; each
+    /// of these can be a mean itself.
     #[test]
     fn the_default_policy_is_trained_and_says_how() {
         fn says_how(meta: &PolicyMeta, source: &str) {
