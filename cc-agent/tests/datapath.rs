@@ -348,9 +348,11 @@ fn a_decision_for_another_generation_is_ignored() {
 fn slow_start_lasts_until_the_first_decision() {
     let bench = Bench::new(ROOMY, |_| {});
     let flow = bench.connect().sending();
-    // Slow start adds a segment for each one acknowledged.
+    // Without a loss, slow start adds a segment for each one acknowledged.
     eventually("the cwnd grew beyond 100", || {
-        (flow.info().snd_cwnd > 100).then_some(())
+        let info = flow.info();
+        assert_eq!(info.total_retrans, 0);
+        (info.snd_cwnd > 100).then_some(())
     });
     let info = flow.info();
     assert!(

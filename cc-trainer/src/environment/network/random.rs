@@ -245,13 +245,17 @@ impl ServiceKind {
     }
 }
 
-/// Draws a rate that is a hundredth to a half of `mbps` until `after`, s.
-fn rising(mbps: f64, after: f64, random: &mut Xoshiro256PlusPlus) -> Rate {
-    let point = |at: f64, mbps: f64| RatePoint {
+/// A rate of `mbps` from `at`, s, on.
+fn point(at: f64, mbps: f64) -> RatePoint {
+    RatePoint {
         at: Duration::from_secs_f64(at),
         bits_per_second: mbps * 1e6,
         ramp: false,
-    };
+    }
+}
+
+/// Draws a rate that is a hundredth to a half of `mbps` until `after`, s.
+fn rising(mbps: f64, after: f64, random: &mut Xoshiro256PlusPlus) -> Rate {
     let slow = mbps * logarithmic([0.01, 0.5], random);
     Rate {
         points: vec![point(0.0, slow), point(after, mbps)],
@@ -280,11 +284,6 @@ fn changing(mbps: f64, seconds: f64, ramp: bool, random: &mut Xoshiro256PlusPlus
 
 /// Draws a rate that drops to 0 for a while again and again.
 fn interrupted(mbps: f64, seconds: f64, random: &mut Xoshiro256PlusPlus) -> Rate {
-    let point = |at: f64, mbps: f64| RatePoint {
-        at: Duration::from_secs_f64(at),
-        bits_per_second: mbps * 1e6,
-        ramp: false,
-    };
     let mut points = vec![point(0.0, mbps)];
     let mut at = 0.0;
     loop {
