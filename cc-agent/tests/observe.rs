@@ -187,7 +187,9 @@ fn flows_of_any_congestion_control_by_kprobe() -> Outcome {
 }
 
 fn features_equal(way: Way) {
-    let both = observed_and_controlled(way, ROOMY, 15, |_| Some(40));
+    let bench = Bench::new(ROOMY, |options| options.by = Some(way));
+    bench.network.path.without_timeouts();
+    let both = observed_and_controlled(&bench, 15, |_| Some(40));
     assert_eq!(total(&both.own, Feature::Lost), 0);
     if way.has_rate_samples() {
         both.assert_equal();
@@ -198,7 +200,8 @@ fn features_equal(way: Way) {
 
 fn features_equal_with_losses(way: Way) {
     // Windows whose cwnd makes the queue overflow, and windows whose cwnd lets it drain.
-    let both = observed_and_controlled(way, TIGHT, 30, |window| {
+    let bench = Bench::new(TIGHT, |options| options.by = Some(way));
+    let both = observed_and_controlled(&bench, 30, |window| {
         Some(if window.index % 4 < 2 { 60 } else { 8 })
     });
     for feature in [Feature::Lost, Feature::Retransmitted, Feature::RtxCount] {
@@ -292,14 +295,12 @@ struct Both {
     own: Vec<AckRecord>,
 }
 
-/// Runs a flow that the datapath controls and the observer observes, for that many windows.
+/// Runs a flow that the datapath controls and the bench observes, for that many windows.
 fn observed_and_controlled(
-    way: Way,
-    bottleneck: Bottleneck,
+    bench: &Bench,
     windows: usize,
     decide: fn(&WindowRecord) -> Option<u32>,
 ) -> Both {
-    let bench = Bench::new(bottleneck, |options| options.by = Some(way));
     let name = unique_name();
     let mut options = datapath_options(&name);
     options.settings = options.settings.with_ack_filter(AckFilter::All);
@@ -399,6 +400,7 @@ fn flows_of_any_congestion_control(way: Way) {
 fn observed_cwnds_of_reno_follow_its_rule() {
     for name in available(&["reno"]) {
         let bench = Bench::new(ROOMY, |_| {});
+        bench.network.path.without_timeouts();
         let flow = bench.connect(name);
         flow.send(1_500_000);
         let opened = bench.observer.opened(&flow);

@@ -124,6 +124,20 @@ impl Path {
             .ip(&format!("route del blackhole {RECEIVER4}/32"));
     }
 
+    /// Keeps the sender's timers from retransmitting within 10 s, for flows whose test is that
+    /// nothing is lost. Otherwise a machine that stalls for 50 ms brings a tail loss probe, and one
+    /// that stalls for a quarter of a second a timeout (`tcp_schedule_loss_probe` and `tcp_rto_min`,
+    /// net/ipv4/tcp_output.c and tcp_input.c, Linux 6.18). Call it before the flows connect. Also
+    /// panics on a direct path.
+    pub fn without_timeouts(&self) {
+        assert!(self.router.is_some(), "a direct path has no default route");
+        self.sender.set_sysctl("net/ipv4/tcp_early_retrans", "0");
+        for router in ["10.77.1.1", "fd77:1::1"] {
+            let change = format!("route change default via {router} rto_min 10s");
+            self.sender.ip(&change);
+        }
+    }
+
     /// Returns the router's namespace, to change the queues of its devices: `r0` towards the sender
     /// and `r1` towards the receiver. Panics on a direct path.
     pub fn router(&self) -> &Namespace {
