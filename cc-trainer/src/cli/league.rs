@@ -7,7 +7,7 @@ use cc_core::durable::replace_durably;
 use cc_sim::scenario;
 use cc_testbed::{
     evaluate::Evaluation,
-    league::{self, League, Outcome, Property, table},
+    league::{self, Counted, League, Outcome, Property, table},
     report,
     summary::Platform,
 };
@@ -76,6 +76,10 @@ pub(crate) struct LeagueArgs {
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     runs: u32,
+    /// Count runs that other load on the host disturbed, too, and repeat none: for hosts that are
+    /// never calm. The tables say how many they are, and how late packets came.
+    #[arg(long)]
+    count_disturbed: bool,
     /// Directory for the results. Runs that it already holds under the same settings are kept.
     #[arg(long, value_name = "DIR", default_value = "league")]
     out: PathBuf,
@@ -109,6 +113,10 @@ pub(crate) fn command(args: &LeagueArgs) -> anyhow::Result<ExitCode> {
         harm: args.harm,
         against: args.against.clone(),
         by: args.by.clone(),
+        counted: match args.count_disturbed {
+            true => Counted::Disturbed,
+            false => Counted::Valid,
+        },
         evaluation: Evaluation {
             on: args.on,
             schemes: args.rlcc.schemes(&args.schemes, args.on)?,
@@ -169,7 +177,8 @@ fn conclude(args: &LeagueArgs, outcome: &Outcome) -> anyhow::Result<ExitCode> {
     if !standings.incomplete.is_empty() {
         bail!(
             "{} links have no valid run of some scheme: the host was too busy; stop other load on \
-             it, or use a smaller --jobs, and give the same command again",
+             it, or use a smaller --jobs, and give the same command again; or count what there is \
+             with --count-disturbed",
             standings.incomplete.len()
         );
     }

@@ -31,7 +31,7 @@ pub use traffic::{TrafficError, listener};
 
 pub(crate) use plan::Plan;
 pub use plan::fastest_mbps;
-pub(crate) use work::Progress;
+pub(crate) use work::{ATTEMPTS, Progress};
 
 use std::{
     collections::BTreeMap,
@@ -253,7 +253,8 @@ pub fn evaluate(
         host: host.clone(),
         settings: plan.settings().clone(),
     };
-    carry_out(&plan, left, &store.logs_dir(), cancel, |progress| {
+    let logs = store.logs_dir();
+    carry_out(&plan, left, &logs, ATTEMPTS, cancel, |progress| {
         match progress {
             Progress::Live(job, live) => {
                 on_event(Event::Live {
@@ -285,8 +286,8 @@ pub fn evaluate(
     })
 }
 
-/// Carries out runs of a plan, with the agents that they need, which log to files in `logs`. Ends
-/// early when `cancel` becomes true.
+/// Carries out runs of a plan, each disturbed one up to `attempts` times, with the agents that they
+/// need, which log to files in `logs`. Ends early when `cancel` becomes true.
 ///
 /// # Errors
 ///
@@ -295,6 +296,7 @@ pub(crate) fn carry_out<E: From<EvaluateError>>(
     plan: &Plan<'_>,
     left: Vec<Job>,
     logs: &Path,
+    attempts: u32,
     cancel: &AtomicBool,
     on_progress: impl FnMut(Progress) -> Result<(), E>,
 ) -> Result<(), E> {
@@ -302,7 +304,7 @@ pub(crate) fn carry_out<E: From<EvaluateError>>(
         true => Agents::default(),
         false => start_agents(plan, logs).map_err(EvaluateError::from)?,
     };
-    work(plan, &agents, left, cancel, on_progress)
+    work(plan, &agents, left, attempts, cancel, on_progress)
 }
 
 fn start_agents(plan: &Plan<'_>, logs: &Path) -> Result<Agents, AgentError> {

@@ -34,8 +34,8 @@ pub use harm::{Harm, Neighbours};
 pub use measure::{Figure, MEASURES, Measure};
 pub use merit::loss;
 pub use score::{Game, MARGIN, Played, Rule, absolute};
-pub use standings::{Part, Settings, Standing, Standings};
-pub use store::StoreError;
+pub use standings::{Disturbed, Part, Settings, Standing, Standings};
+pub use store::{Counted, StoreError};
 pub use strata::{Properties, sample};
 
 pub(crate) use fill::fill;
@@ -72,6 +72,8 @@ pub struct League {
     pub against: Vec<String>,
     /// What the links are told apart by in further tables ([`By`]); may be empty.
     pub by: Vec<Property>,
+    /// Which runs count.
+    pub counted: Counted,
 }
 
 /// The result of a league.
@@ -130,7 +132,7 @@ pub enum LeagueError {
     Store(#[from] StoreError),
 }
 
-/// Plays a league. Valid runs that the directory already holds under the same settings are kept.
+/// Plays a league. Runs that count and that the directory already holds under the same settings are kept.
 ///
 /// # Errors
 ///
@@ -172,7 +174,7 @@ pub fn play(
     let facts = Plan::new(&evaluation)?.settings().clone();
     evaluation.scenarios.extend(variants.scenarios());
     let plan = Plan::new(&evaluation)?;
-    let mut store = Store::open(&evaluation.dir, evaluation.fresh)?;
+    let mut store = Store::open(&evaluation.dir, evaluation.fresh, league.counted)?;
     let of_links = interleaved(links.len(), evaluation.schemes.len(), evaluation.runs);
     let of_variants = interleaved(variants.len(), 1, evaluation.runs).map(|job| Job {
         scenario: links.len() + job.scenario,
@@ -201,7 +203,11 @@ pub fn play(
         });
         board.add(link.clone(), &of_schemes, &references);
     }
+    let counting = jobs
+        .iter()
+        .filter_map(|job| store.find(&plan.key(*job), job.run));
     let settings = Settings {
+        disturbed: Disturbed::among(counting),
         on: facts.on,
         sample: league.sample,
         runs: facts.runs,

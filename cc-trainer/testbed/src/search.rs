@@ -28,7 +28,7 @@ use cc_sim::scenario::{self, Scenario, TraceInLine, content, families::Family};
 
 use crate::{
     evaluate::{EvaluateError, Evaluation, Jobs, Scheme},
-    league::{Store, StoreError},
+    league::{Counted, Store, StoreError},
     summary::{Host, Platform, utc_now},
 };
 use archive::Elite;
@@ -145,7 +145,7 @@ pub fn search(
     search.check()?;
     let mut field = Field {
         search,
-        store: Store::open(&search.dir, search.fresh)?,
+        store: Store::open(&search.dir, search.fresh, Counted::Valid)?,
         cancel,
     };
     let explored = field.explore(&mut on_progress)?;

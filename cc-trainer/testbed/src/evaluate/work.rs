@@ -20,8 +20,8 @@ use super::{
 };
 use crate::summary::{Platform, Run, RunFile};
 
-/// Number of times that a disturbed run is tried at most.
-const ATTEMPTS: u32 = 3;
+/// Number of times that a disturbed run is tried at most, where only valid runs count.
+pub(crate) const ATTEMPTS: u32 = 3;
 /// Interval between two checks for runs that have ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The same interval in the simulator, whose runs are short.
@@ -41,7 +41,8 @@ pub(crate) enum Progress {
     Worked { done: Duration, all: Duration },
 }
 
-/// Carries out the runs `left`. Ends early when `cancel` becomes true.
+/// Carries out the runs `left`, each disturbed one up to `attempts` times. Ends early when `cancel`
+/// becomes true.
 ///
 /// # Errors
 ///
@@ -51,6 +52,7 @@ pub(super) fn work<E: From<EvaluateError>>(
     plan: &Plan<'_>,
     agents: &Agents,
     left: Vec<Job>,
+    attempts: u32,
     cancel: &AtomicBool,
     mut on_progress: impl FnMut(Progress) -> Result<(), E>,
 ) -> Result<(), E> {
@@ -66,7 +68,7 @@ pub(super) fn work<E: From<EvaluateError>>(
         (Platform::Kernel, limit) => (limit, POLL_INTERVAL),
     };
     let mut schedule = Schedule::new(jobs, limit, cores);
-    let mut attempts: HashMap<Job, u32> = HashMap::new();
+    let mut tried: HashMap<Job, u32> = HashMap::new();
     // Also set on the first error, so that no further run starts.
     let stop = AtomicBool::new(false);
     let (live_sender, live_receiver) = mpsc::channel();
@@ -111,10 +113,10 @@ pub(super) fn work<E: From<EvaluateError>>(
                     let Some(measured) = result.map_err(|source| failed(plan, job, source))? else {
                         continue;
                     };
-                    let attempt = attempts.entry(job).or_default();
+                    let attempt = tried.entry(job).or_default();
                     *attempt += 1;
                     let file = record(plan, job, measured, *attempt);
-                    let again = !file.run.is_valid() && *attempt < ATTEMPTS;
+                    let again = !file.run.is_valid() && *attempt < attempts;
                     schedule.end(job, again);
                     ended += plan.length(job);
                     if again {

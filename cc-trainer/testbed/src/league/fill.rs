@@ -5,8 +5,8 @@ use std::sync::atomic::AtomicBool;
 use super::{Store, StoreError};
 use crate::evaluate::{EvaluateError, Event, Job, Plan, Progress, carry_out};
 
-/// Carries out those of `jobs` whose valid runs are not on disk yet, and keeps them there. Ends
-/// early when `cancel` becomes true.
+/// Carries out those of `jobs` of which no run that counts is on disk yet, and keeps them there.
+/// Ends early when `cancel` becomes true.
 ///
 /// # Errors
 ///
@@ -26,7 +26,7 @@ pub(crate) fn fill<E: From<EvaluateError> + From<StoreError>>(
         kept: jobs.len() - left.len(),
     });
     let logs = store.logs().to_owned();
-    carry_out(plan, left, &logs, cancel, |progress| {
+    carry_out(plan, left, &logs, store.attempts(), cancel, |progress| {
         match progress {
             Progress::Live(job, live) => on_event(Event::Live {
                 run: &plan.blank(job),

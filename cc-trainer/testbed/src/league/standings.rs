@@ -11,7 +11,7 @@ use super::{
     distinct::Duplicate,
     measure::{Figure, MEASURES, Measure},
 };
-use crate::summary::{Host, Platform, PolicyFacts, SetFacts};
+use crate::summary::{Host, Platform, PolicyFacts, Run, SetFacts};
 
 /// The result of a league.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -65,6 +65,45 @@ pub struct Settings {
     pub date: String,
     /// Host that the runs were made on.
     pub host: Host,
+    /// The runs that count although the host disturbed them; `None` where there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disturbed: Option<Disturbed>,
+}
+
+/// Runs that count although the host disturbed them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Disturbed {
+    /// Number of these runs.
+    pub runs: usize,
+    /// Number of all runs that count.
+    pub of: usize,
+    /// Median of these runs' [`Validity::lateness_p999_ms`](crate::summary::Validity), ms.
+    pub lateness_p999_ms: f64,
+    /// The greatest of them, ms.
+    pub greatest_p999_ms: f64,
+    /// Number of these runs in which packets were lost outside of the emulated link.
+    pub lossy: usize,
+}
+
+impl Disturbed {
+    /// The disturbed ones among the runs that count; `None` where there are none.
+    pub(super) fn among<'a>(runs: impl Iterator<Item = &'a Run>) -> Option<Self> {
+        let runs: Vec<&Run> = runs.collect();
+        let disturbed = || runs.iter().filter(|run| !run.is_valid());
+        let mut lateness: Vec<f64> = disturbed()
+            .map(|run| run.validity.lateness_p999_ms)
+            .collect();
+        lateness.sort_by(f64::total_cmp);
+        Some(Self {
+            runs: lateness.len(),
+            of: runs.len(),
+            lateness_p999_ms: *lateness.get(lateness.len() / 2)?,
+            greatest_p999_ms: *lateness.last()?,
+            lossy: disturbed()
+                .filter(|run| run.validity.ring_drops + run.validity.refused > 0)
+                .count(),
+        })
+    }
 }
 
 /// The result of one scheme.

@@ -13,7 +13,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::summary::Run;
+use crate::{evaluate::ATTEMPTS, summary::Run};
 
 /// Name of the file in the directory of a league.
 const RUNS: &str = "runs.jsonl";
@@ -27,13 +27,24 @@ struct Record {
     run: Run,
 }
 
+/// Which runs count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Counted {
+    /// Only valid ones; those that the host disturbed are repeated.
+    #[default]
+    Valid,
+    /// Those that the host disturbed, too, where there is no valid one. Nothing is repeated.
+    Disturbed,
+}
+
 /// The file of a league's runs.
 #[derive(Debug)]
 pub(crate) struct Store {
     path: PathBuf,
     logs: PathBuf,
     file: File,
-    /// Valid runs by key and number.
+    counted: Counted,
+    /// The runs that count, by key and number.
     runs: HashMap<(String, u32), Run>,
 }
 
@@ -52,7 +63,7 @@ impl Store {
     ///
     /// A line that cannot be parsed is a run that was being written when the league ended, or that
     /// another version wrote; it is ignored.
-    pub(crate) fn open(dir: &Path, fresh: bool) -> Result<Self, StoreError> {
+    pub(crate) fn open(dir: &Path, fresh: bool, counted: Counted) -> Result<Self, StoreError> {
         let failed = |what, path: &Path| {
             let path = path.to_owned();
             move |source| StoreError { what, path, source }
@@ -67,24 +78,33 @@ impl Store {
             file.set_len(0).map_err(failed("emptying", &path))?;
         }
         let text = std::fs::read(&path).map_err(failed("reading", &path))?;
-        let mut runs = HashMap::new();
-        for line in text.split(|&byte| byte == b'\n') {
-            if let Ok(Record { key, run }) = serde_json::from_slice(line)
-                && run.is_valid()
-            {
-                runs.insert((key, run.run), run);
-            }
-        }
         if text.last().is_some_and(|&byte| byte != b'\n') {
             // The next record begins on a line of its own.
             file.write_all(b"\n").map_err(failed("writing", &path))?;
         }
-        Ok(Self {
+        let mut store = Self {
             path,
             logs,
             file,
-            runs,
-        })
+            counted,
+            runs: HashMap::new(),
+        };
+        for line in text.split(|&byte| byte == b'\n') {
+            if let Ok(record) = serde_json::from_slice(line) {
+                store.count(record);
+            }
+        }
+        Ok(store)
+    }
+
+    /// Takes a run that counts among [`Self::runs`]; a disturbed one never replaces a valid one.
+    fn count(&mut self, Record { key, run }: Record) {
+        let place = self.runs.entry((key, run.run));
+        match (run.is_valid(), self.counted) {
+            (true, _) => drop(place.insert_entry(run)),
+            (false, Counted::Disturbed) => drop(place.or_insert(run)),
+            (false, Counted::Valid) => {}
+        }
     }
 
     /// Path of the subdirectory for the logs of agents.
@@ -92,7 +112,15 @@ impl Store {
         &self.logs
     }
 
-    /// The valid run with this key and number, if there is one.
+    /// Number of times that a disturbed run is tried at most.
+    pub(crate) fn attempts(&self) -> u32 {
+        match self.counted {
+            Counted::Valid => ATTEMPTS,
+            Counted::Disturbed => 1,
+        }
+    }
+
+    /// The run that counts with this key and number, if there is one.
     pub(crate) fn find(&self, key: &str, run: u32) -> Option<&Run> {
         self.runs.get(&(key.to_owned(), run))
     }
@@ -103,19 +131,16 @@ impl Store {
             key: key.to_owned(),
             run: run.clone(),
         };
+        let path = self.path.clone();
         let failed = |source| StoreError {
             what: "writing",
-            path: self.path.clone(),
+            path: path.clone(),
             source,
         };
         let mut line = serde_json::to_vec(&record).map_err(|error| failed(error.into()))?;
-        if run.is_valid() {
-            // What is read may differ from what was written in the last digit. The standings must
-            // not depend on which runs were made just now.
-            let read: Record =
-                serde_json::from_slice(&line).map_err(|error| failed(error.into()))?;
-            self.runs.insert((read.key, run.run), read.run);
-        }
+        // What is read may differ from what was written in the last digit. The standings must not
+        // depend on which runs were made just now.
+        self.count(serde_json::from_slice(&line).map_err(|error| failed(error.into()))?);
         line.push(b'\n');
         self.file.write_all(&line).map_err(failed)
     }
@@ -141,36 +166,56 @@ mod tests {
     fn runs_are_found_again_by_key_and_number() {
         let dir = tempfile::tempdir().expect("a scratch directory");
         let dir = dir.path().join("deep/down");
-        let mut store = Store::open(&dir, false).expect("it can be made");
+        let mut store = Store::open(&dir, false, Counted::Valid).expect("it can be made");
         store.keep("k", &run(0)).expect("it can be written");
         store.keep("k", &run(1)).expect("it can be written");
         let mut disturbed = run(2);
         disturbed.validity.reasons.push("busy".into());
         store.keep("k", &disturbed).expect("it can be written");
         drop(store);
-        let store = Store::open(&dir, false).expect("it is there");
+        let store = Store::open(&dir, false, Counted::Valid).expect("it is there");
         assert_eq!(store.find("k", 1), Some(&run(1)));
         assert_eq!(store.find("k", 2), None, "it is not valid");
+        assert_eq!(store.attempts(), ATTEMPTS);
         assert_eq!(store.find("other", 1), None);
-        let store = Store::open(&dir, true).expect("it is there");
+        let store = Store::open(&dir, true, Counted::Valid).expect("it is there");
         assert_eq!(store.find("k", 1), None);
     }
 
     #[test]
     fn a_line_that_was_cut_off_is_ignored_and_what_follows_is_not() {
         let dir = tempfile::tempdir().expect("a scratch directory");
-        let mut store = Store::open(dir.path(), false).expect("it can be made");
+        let mut store = Store::open(dir.path(), false, Counted::Valid).expect("it can be made");
         store.keep("k", &run(0)).expect("it can be written");
         drop(store);
         let path = dir.path().join(RUNS);
         let mut text = fs::read(&path).expect("just written");
         text.extend_from_slice(b"{\"key\": \"k\", \"run\": {\"scen");
         fs::write(&path, text).expect("it is ours");
-        let mut store = Store::open(dir.path(), false).expect("it is readable");
+        let mut store = Store::open(dir.path(), false, Counted::Valid).expect("it is readable");
         assert_eq!(store.find("k", 0), Some(&run(0)));
         store.keep("k", &run(1)).expect("it can be written");
         drop(store);
-        let store = Store::open(dir.path(), false).expect("it is readable");
+        let store = Store::open(dir.path(), false, Counted::Valid).expect("it is readable");
         assert!(store.find("k", 0).is_some() && store.find("k", 1).is_some());
+    }
+
+    #[test]
+    fn disturbed_runs_count_where_they_are_asked_for_and_no_valid_one_is_there() {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        let mut disturbed = [run(0), run(1)];
+        for run in &mut disturbed {
+            run.validity.reasons.push("busy".into());
+        }
+        let mut store = Store::open(dir.path(), false, Counted::Valid).expect("it can be made");
+        store.keep("k", &run(0)).expect("it can be written");
+        for run in &disturbed {
+            store.keep("k", run).expect("it can be written");
+        }
+        drop(store);
+        let store = Store::open(dir.path(), false, Counted::Disturbed).expect("it is there");
+        assert_eq!(store.attempts(), 1, "nothing is repeated");
+        assert_eq!(store.find("k", 0), Some(&run(0)));
+        assert_eq!(store.find("k", 1), Some(&disturbed[1]));
     }
 }

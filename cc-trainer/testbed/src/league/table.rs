@@ -1,7 +1,7 @@
 //! The standings of a league as text.
 
 use super::{
-    Against, By, Estimate, Kind, Measure, Property, Standing, Standings, Standoff, WEAK,
+    Against, By, Disturbed, Estimate, Kind, Measure, Property, Standing, Standings, Standoff, WEAK,
     against::ENOUGH,
 };
 use crate::summary::table::{aligned, figure, piped};
@@ -74,6 +74,7 @@ pub fn notes(standings: &Standings) -> Vec<String> {
         notes.push(format!("equal links that count once: {}", of.join(", ")));
     }
     notes.extend(standings.against.as_ref().and_then(weak));
+    notes.extend(standings.settings.disturbed.map(disturbed));
     if !standings.incomplete.is_empty() {
         notes.push(format!(
             "links without a valid run of some scheme, which count for nobody: {}",
@@ -81,6 +82,27 @@ pub fn notes(standings: &Standings) -> Vec<String> {
         ));
     }
     notes
+}
+
+/// What a reader must know of the runs that count although the host disturbed them.
+fn disturbed(of: Disturbed) -> String {
+    let Disturbed {
+        runs,
+        of: all,
+        lateness_p999_ms: median,
+        greatest_p999_ms: greatest,
+        lossy,
+    } = of;
+    let lossy = match lossy {
+        0 => String::new(),
+        _ => format!("; in {lossy} of them packets were lost outside of the emulated link"),
+    };
+    format!(
+        "the host disturbed {runs} of {all} runs, which count all the same: one packet in a \
+         thousand came {} ms late or more in the median of them, and {} ms in the worst{lossy}",
+        figure(median),
+        figure(greatest)
+    )
 }
 
 /// The measures of all schemes with their intervals, those that won most first.

@@ -58,6 +58,7 @@ fn league(links: &str, schemes: &str, dir: &tempfile::TempDir) -> League {
         harm: false,
         against: Vec::new(),
         by: Vec::new(),
+        counted: Counted::Valid,
     }
 }
 
@@ -351,6 +352,55 @@ fn a_cancelled_league_continues() {
         }
     });
     assert!(kept >= 1 && !outcome.expect("it needs nothing").cancelled);
+}
+
+#[test]
+fn disturbed_runs_count_where_they_are_asked_for_and_are_named() {
+    let dir = scratch();
+    let strict = league(SINGLE, "cubic,reno", &dir);
+    let lenient = League {
+        counted: Counted::Disturbed,
+        ..strict.clone()
+    };
+    let calm = played(&lenient).standings;
+    assert_eq!(calm.settings.disturbed, None);
+
+    // One run becomes one that the host disturbed.
+    let path = dir.path().join("runs.jsonl");
+    let text = fs::read_to_string(&path).expect("the runs of the league");
+    let late = text
+        .replacen("\"reasons\":[]", "\"reasons\":[\"late\"]", 1)
+        .replacen("\"lateness_p999_ms\":0.0", "\"lateness_p999_ms\":4.5", 1);
+    assert_ne!(late, text);
+    fs::write(&path, late).expect("it is ours");
+
+    let begun = |league: &League| {
+        let mut begun = (0, 0);
+        let outcome = play(league, &AtomicBool::new(false), |event| {
+            if let Event::Begun { left, kept } = event {
+                begun = (left, kept);
+            }
+        });
+        (outcome.expect("it needs nothing").standings, begun)
+    };
+    let (disturbed, (left, kept)) = begun(&lenient);
+    assert_eq!((left, kept), (0, 4), "nothing is repeated");
+    assert_eq!(results(&disturbed), results(&calm));
+    let expected = Disturbed {
+        runs: 1,
+        of: 4,
+        lateness_p999_ms: 4.5,
+        greatest_p999_ms: 4.5,
+        lossy: 0,
+    };
+    assert_eq!(disturbed.settings.disturbed, Some(expected));
+    let text = table::text(&disturbed);
+    assert!(text.contains("the host disturbed 1 of 4 runs"), "{text}");
+
+    let (strict, (left, kept)) = begun(&strict);
+    assert_eq!((left, kept), (1, 3), "the disturbed run is made again");
+    assert_eq!(results(&strict), results(&calm));
+    assert_eq!(strict.settings.disturbed, None);
 }
 
 #[test]

@@ -20,7 +20,7 @@ use crate::{
         Controls, EvaluateError, Evaluation, Event, Job, Jobs, Plan, Scheme, SchemeError,
         fastest_mbps,
     },
-    league::{Link, Properties, Store, StoreError, fill, loss, sample},
+    league::{Counted, Link, Properties, Store, StoreError, fill, loss, sample},
     link,
     summary::{Host, Platform, Run, utc_now},
 };
@@ -251,7 +251,7 @@ pub fn check(
         command: check.command.clone(),
     };
     let plan = Plan::new(&evaluation)?;
-    let mut store = Store::open(&check.dir, false)?;
+    let mut store = Store::open(&check.dir, false, Counted::Valid)?;
     // As when the search ran the links again.
     let numbers = 1..check.runs + 1;
     let runs_of = |scenario: usize, scheme: usize| {
