@@ -126,9 +126,8 @@ impl Path {
 
     /// Keeps the sender's timers from retransmitting within 10 s, for flows whose test is that
     /// nothing is lost. Otherwise a machine that stalls for 50 ms brings a tail loss probe, and one
-    /// that stalls for a quarter of a second a timeout (`tcp_schedule_loss_probe` and `tcp_rto_min`,
-    /// net/ipv4/tcp_output.c and tcp_input.c, Linux 6.18). Call it before the flows connect. Also
-    /// panics on a direct path.
+    /// that stalls for a quarter of a second a timeout (`tcp_schedule_loss_probe` and
+    /// `tcp_rto_min`, Linux 6.18). Call it before the flows connect. Also panics on a direct path.
     pub fn without_timeouts(&self) {
         assert!(self.router.is_some(), "a direct path has no default route");
         self.sender.set_sysctl("net/ipv4/tcp_early_retrans", "0");

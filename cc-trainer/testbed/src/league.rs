@@ -72,7 +72,7 @@ pub struct League {
     pub against: Vec<String>,
     /// What the links are told apart by in further tables ([`By`]); may be empty.
     pub by: Vec<Property>,
-    /// Which runs count.
+    /// Whether runs that the host disturbed count, too, instead of being repeated.
     pub counted: Counted,
 }
 
@@ -132,7 +132,8 @@ pub enum LeagueError {
     Store(#[from] StoreError),
 }
 
-/// Plays a league. Runs that count and that the directory already holds under the same settings are kept.
+/// Plays a league. Runs that count and that the directory already holds under the same settings are
+/// kept.
 ///
 /// # Errors
 ///

@@ -73,7 +73,7 @@ pub struct Settings {
 /// Runs that count although the host disturbed them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Disturbed {
-    /// Number of these runs.
+    /// Number of the disturbed runs, of which none counts twice.
     pub runs: usize,
     /// Number of all runs that count.
     pub of: usize,

@@ -27,7 +27,7 @@ struct Record {
     run: Run,
 }
 
-/// Which runs count.
+/// Which of the runs that a directory holds count in a league, and with it which are repeated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Counted {
     /// Only valid ones; those that the host disturbed are repeated.
