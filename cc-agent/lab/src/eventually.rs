@@ -24,3 +24,15 @@ pub fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
         thread::sleep(Duration::from_millis(5));
     }
 }
+
+/// Calls `attempt` until it returns a value, five times at most, and returns that value. For flows
+/// that are to lose nothing: where a processor stalls, packets that wait for it are overtaken by
+/// later ones on another, which TCP takes for losses (RACK).
+///
+/// # Panics
+///
+/// Panics with `what`, which was attempted, if none of five attempts returned a value.
+pub fn within_five_attempts<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
+    let found = (0..5).find_map(|_| attempt());
+    found.unwrap_or_else(|| panic!("none of five attempts did: {what}"))
+}

@@ -15,7 +15,7 @@
 //! | records of a datapath or an observer | [`Tap`], [`TestAgent`], [`assert_window_is`] |
 //! | BPF programs and maps | [`Footprint`], [`ProgramTime`] |
 //! | the kernel's own bbr, measured as a BPF program | [`register_kernel_bbr`] |
-//! | waiting and reporting | [`eventually`], [`Report`], [`figure`], [`median`] |
+//! | waiting and reporting | [`eventually`], [`within_five_attempts`], [`Report`], [`figure`], [`median`] |
 //!
 //! A path without a rate limit has an RTT of some 30 µs and no queue: any loss then looks like a
 //! thousandfold delay. Tests therefore send through a [`Bottleneck`], whose queue provides the
@@ -78,7 +78,7 @@ pub use api_server::{ApiServer, Fault};
 pub use cgroup::{Cgroup, MemoryCgroup};
 pub use churn::Churn;
 pub use crowd::Crowd;
-pub use eventually::eventually;
+pub use eventually::{eventually, within_five_attempts};
 pub use exact::assert_window_is;
 pub use footprint::Footprint;
 pub use kernel_bbr::{BBR_PROGRAM, register_kernel_bbr};
