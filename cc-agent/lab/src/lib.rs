@@ -15,7 +15,8 @@
 //! | records of a datapath or an observer | [`Tap`], [`TestAgent`], [`assert_window_is`] |
 //! | BPF programs and maps | [`Footprint`], [`ProgramTime`] |
 //! | the kernel's own bbr, measured as a BPF program | [`register_kernel_bbr`] |
-//! | waiting and reporting | [`eventually`], [`within_five_attempts`], [`Report`], [`figure`], [`median`] |
+//! | waiting | [`eventually`], [`within_five_attempts`] |
+//! | reporting | [`Report`], [`figure`], [`median`] |
 //!
 //! A path without a rate limit has an RTT of some 30 µs and no queue: any loss then looks like a
 //! thousandfold delay. Tests therefore send through a [`Bottleneck`], whose queue provides the
