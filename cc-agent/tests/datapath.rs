@@ -183,21 +183,23 @@ fn statistics_are_exact(bench: &Bench, windows: usize) -> Vec<WindowRecord> {
 /// FIN_WAIT2 everything including the FIN is acknowledged, and close then sends nothing more.
 fn totals_agree_with_tcp_info() {
     for bottleneck in [ROOMY, TIGHT] {
-        let bench = Bench::new(bottleneck, |_| {});
         let lossy = bottleneck.queue_bytes == TIGHT.queue_bytes;
-        bench.agent.decide(60);
-        let flow = bench.connect();
-        flow.send(3_000_000);
-        let opened = bench.agent.opened(&flow);
-        let info = flow.finish();
-        assert_eq!(bench.network.sink.received_from(flow.port()), 3_000_000);
-        drop(flow);
-        let closed = bench.agent.closed(&opened);
-
-        assert!(
-            info.total_retrans > 0 || !lossy,
-            "the queue never overflowed"
-        );
+        let (info, closed) = within_five_attempts("a flow loses where the queue is short", || {
+            let bench = Bench::new(bottleneck, |_| {});
+            if !lossy {
+                bench.network.path.without_timeouts();
+            }
+            bench.agent.decide(60);
+            let flow = bench.connect();
+            flow.send(3_000_000);
+            let opened = bench.agent.opened(&flow);
+            let info = flow.finish();
+            assert_eq!(bench.network.sink.received_from(flow.port()), 3_000_000);
+            drop(flow);
+            let closed = bench.agent.closed(&opened);
+            bench.agent.assert_nothing_lost();
+            ((info.total_retrans > 0) == lossy).then_some((info, closed))
+        });
         assert_eq!(closed.totals.bytes_sent, info.bytes_sent);
         assert_eq!(closed.totals.bytes_received, info.bytes_received);
         assert_eq!(closed.totals.bytes_retrans, info.bytes_retrans);
@@ -215,7 +217,6 @@ fn totals_agree_with_tcp_info() {
         // The kernel's count includes the SYN. The amounts are large enough that they are not equal
         // by chance.
         assert!(info.bytes_acked > 3_000_000 - 2 && info.data_segs_out >= 2_000);
-        bench.agent.assert_nothing_lost();
     }
 }
 

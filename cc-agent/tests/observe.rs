@@ -402,7 +402,7 @@ fn flows_of_any_congestion_control(way: Way) {
 /// (`tcp_reno_cong_avoid`).
 fn observed_cwnds_of_reno_follow_its_rule() {
     for name in available(&["reno"]) {
-        let (opened, acks) = within_five_attempts("a flow loses nothing", || {
+        let (opened, acks, info) = within_five_attempts("a flow loses nothing", || {
             let bench = Bench::new(ROOMY, |_| {});
             bench.network.path.without_timeouts();
             let flow = bench.connect(name);
@@ -412,8 +412,9 @@ fn observed_cwnds_of_reno_follow_its_rule() {
             let info = flow.finish();
             drop(flow);
             let (_, acks) = bench.all_of(&opened);
-            (info.total_retrans == 0).then_some((opened, acks))
+            (info.total_retrans == 0).then_some((opened, acks, info))
         });
+        assert_eq!((info.bytes_sent, info.bytes_retrans), (1_500_000, 0));
         assert_eq!(acks[0].cwnd, 10, "the initial cwnd");
         let mut grown = 0;
         for pair in acks.windows(2) {

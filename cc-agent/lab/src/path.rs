@@ -58,8 +58,9 @@ impl Path {
         router.set_sysctl("net/ipv4/ip_forward", "1");
         router.set_sysctl("net/ipv6/conf/all/forwarding", "1");
         for (namespace, network) in [(sender, 1), (receiver, 2)] {
-            namespace.ip(&format!("route add default via 10.77.{network}.1"));
-            namespace.ip(&format!("route add default via fd77:{network}::1"));
+            for router in routers(network) {
+                namespace.ip(&format!("route add default via {router}"));
+            }
         }
         for (namespace, device) in [
             (sender, "s0"),
@@ -129,11 +130,11 @@ impl Path {
     /// that stalls for a quarter of a second a timeout (`tcp_schedule_loss_probe` and
     /// `tcp_rto_min`, Linux 6.18). Call it before the flows connect. Also panics on a direct path.
     pub fn without_timeouts(&self) {
-        assert!(self.router.is_some(), "a direct path has no default route");
+        self.router();
         self.sender.set_sysctl("net/ipv4/tcp_early_retrans", "0");
-        for router in ["10.77.1.1", "fd77:1::1"] {
-            let change = format!("route change default via {router} rto_min 10s");
-            self.sender.ip(&change);
+        for router in routers(1) {
+            self.sender
+                .ip(&format!("route change default via {router} rto_min 10s"));
         }
     }
 
@@ -143,6 +144,11 @@ impl Path {
         let router = self.router.as_ref();
         router.expect("a direct path has no bottleneck and nothing to cut")
     }
+}
+
+/// The router's addresses in a host's network, see [`join`].
+fn routers(network: u8) -> [String; 2] {
+    [format!("10.77.{network}.1"), format!("fd77:{network}::1")]
 }
 
 /// Joins a host (its address ends in 2) and a router (1) by a veth pair, with addresses in

@@ -11,7 +11,7 @@ use super::{
     distinct::Duplicate,
     measure::{Figure, MEASURES, Measure},
 };
-use crate::summary::{Host, Platform, PolicyFacts, Run, SetFacts};
+use crate::summary::{Host, Platform, PolicyFacts, Run, SetFacts, statistics::percentile};
 
 /// The result of a league.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -90,15 +90,14 @@ impl Disturbed {
     pub(super) fn among<'a>(runs: impl Iterator<Item = &'a Run>) -> Option<Self> {
         let runs: Vec<&Run> = runs.collect();
         let disturbed = || runs.iter().filter(|run| !run.is_valid());
-        let mut lateness: Vec<f64> = disturbed()
+        let lateness: Vec<f64> = disturbed()
             .map(|run| run.validity.lateness_p999_ms)
             .collect();
-        lateness.sort_by(f64::total_cmp);
         Some(Self {
             runs: lateness.len(),
             of: runs.len(),
-            lateness_p999_ms: *lateness.get(lateness.len() / 2)?,
-            greatest_p999_ms: *lateness.last()?,
+            lateness_p999_ms: percentile(&lateness, 50.0)?,
+            greatest_p999_ms: percentile(&lateness, 100.0)?,
             lossy: disturbed()
                 .filter(|run| run.validity.ring_drops + run.validity.refused > 0)
                 .count(),
