@@ -73,6 +73,8 @@ impl Glimpse {
     /// - A delivery rate that the application limited is missing, unless it exceeds the last one.
     /// - The RTT of an ACK that covers retransmissions and new SACKs is that of the timestamp.
     /// - Whatever a timer did since the ACK counts as if the ACK had done it.
+    /// - Its time is that of `before` where a segment has gone out since with nothing in flight and
+    ///   RACK judges by another segment than the one delivered last, as after reordering.
     #[inline(always)]
     pub fn ack_before(&self, before: &Self) -> AckSample {
         let acked = self.delivered.wrapping_sub(before.delivered);
@@ -84,7 +86,7 @@ impl Glimpse {
         // Segments that were sent after the ACK were not in flight when it was processed.
         let packets_out = self.packets_out.wrapping_sub(sent.wrapping_sub(resent));
         let retrans_out = self.retrans_out.wrapping_sub(resent);
-        let at_us = self.delivery_us();
+        let at_us = self.delivery_us(before);
         let mut ack = AckSample {
             now_ns: if acked > 0 {
                 at_us * 1_000
@@ -151,12 +153,23 @@ impl Glimpse {
     }
 
     /// Time of the last delivery, µs, also after a restart of the measurements.
+    ///
+    /// It was between both glimpses, right after `before`. After a restart, only RACK's segment
+    /// tells more; but `tcp_rack_advance` (net/ipv4/tcp_recovery.c) keeps the RTT of whatever was
+    /// delivered last beside the send time of what was sent last, and the sum of two segments'
+    /// values may be any time.
     #[inline(always)]
-    fn delivery_us(&self) -> u64 {
-        if self.is_restarted() {
-            self.rack_sent_us + u64::from(self.rack_rtt_us)
+    fn delivery_us(&self, before: &Self) -> u64 {
+        let at_us = if self.is_restarted() {
+            self.rack_sent_us.wrapping_add(u64::from(self.rack_rtt_us))
         } else {
             self.delivered_us
+        };
+        let arrival_us = before.at_ns / 1_000;
+        if (arrival_us..=self.at_ns / 1_000).contains(&at_us) {
+            at_us
+        } else {
+            arrival_us
         }
     }
 
@@ -267,6 +280,30 @@ mod tests {
         let ack = all.ack_before(&before());
         assert_eq!(ack.now_ns, (SENT_US + 40_000) * 1_000);
         assert_eq!((ack.rtt_us, ack.acked, ack.in_flight), (40_000, 20, 0));
+    }
+
+    #[test]
+    fn a_segment_that_was_overtaken_is_not_delivered_at_another_time() {
+        let restarted = Glimpse {
+            first_tx_us: SENT_US + 40_900,
+            delivered_us: SENT_US + 40_900,
+            ..after()
+        };
+        let arrival_ns = before().at_ns / 1_000 * 1_000;
+        // The one that was delivered last had been sent before the one that RACK judges by: the sum
+        // lies after the next segment's arrival.
+        let overtaken = Glimpse {
+            rack_rtt_us: 55_000,
+            ..restarted
+        };
+        assert_eq!(overtaken.ack_before(&before()).now_ns, arrival_ns);
+        assert_eq!(overtaken.ack_before(&before()).rtt_us, 55_000);
+        // A retransmission that RACK passes over leaves the sum at an earlier delivery.
+        let passed_over = Glimpse {
+            rack_sent_us: SENT_US - 9_000,
+            ..restarted
+        };
+        assert_eq!(passed_over.ack_before(&before()).now_ns, arrival_ns);
     }
 
     #[test]
