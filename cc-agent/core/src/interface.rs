@@ -44,6 +44,11 @@ pub struct Interface {
     /// [`Aspect`]s of its situation. 0 leaves them out, as do files from before there were any.
     #[serde(skip_serializing_if = "is_zero")]
     pub situation: usize,
+    /// Number of windows in which the largest rate that [`Aspect::Slowdown`] compares with falls by
+    /// a factor of e, down to the recent rate. 0 never lets it fall, as do files from before there
+    /// was such a number.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub rate_memory: usize,
     /// Number of windows in which the regression of the RTT on the cwnd forgets by a factor of e:
     /// [`Aspect::Response`] and [`Aspect::Swing`], which are observed with the situation. 0 leaves
     /// them out, as do files from before there were any.
@@ -247,6 +252,12 @@ impl Interface {
             "0 to 1000 windows",
         )?;
         check(
+            self.rate_memory <= 100_000 && (self.rate_memory == 0 || self.situation > 0),
+            "rate_memory",
+            self.rate_memory.to_string(),
+            "0 to 100000 windows, and 0 without a situation",
+        )?;
+        check(
             self.response <= 1_000 && (self.response == 0 || self.situation > 0),
             "response",
             self.response.to_string(),
@@ -341,6 +352,7 @@ impl Default for Interface {
             window_ms: 100,
             history: 20,
             situation: 0,
+            rate_memory: 0,
             response: 0,
             changes: 0,
             series: 0,
@@ -395,8 +407,8 @@ pub enum Aspect {
     /// ln of the filtered minimum RTT ([`Feature::RttMin`]) over the least of all: what the filter
     /// has forgotten, because the path became longer or its queue has not been empty for as long.
     Drift,
-    /// ln of the largest rate of acknowledged bytes that as many windows in succession had, over
-    /// the recent one.
+    /// ln of the largest rate of acknowledged bytes that as many windows in succession had, as far
+    /// as it is [remembered](Interface::rate_memory), over the recent one.
     Slowdown,
     /// The lost part of the bytes that were lost and acknowledged in the recent windows, 0 to 1.
     Loss,

@@ -4,6 +4,10 @@
 //! A window shows how long the RTT is, and not how much of it is a queue that has never been empty
 //! since the flow began, nor how deep the queue can become. These inputs compare the last windows
 //! with all of them. They are ratios, so that they mean the same at any rate and RTT.
+//!
+//! The largest rate may be forgotten with time ([`Interface::rate_memory`]). The first flow of many
+//! remembers that it had the path for itself, which none of the others ever had: as long as it does
+//! it is in another situation than they are, and a policy need not give it the same rate.
 
 use std::collections::VecDeque;
 
@@ -45,8 +49,11 @@ pub(super) struct Situation {
     least_rtt_us: u32,
     /// Largest RTT of all windows, µs.
     largest_rtt_us: u32,
-    /// Largest throughput that a full number of recent windows had, Mbit/s.
+    /// Largest throughput that a full number of recent windows had, as far as it is remembered,
+    /// Mbit/s.
     largest_mbps: f64,
+    /// What a window leaves of [`Self::largest_mbps`] ([`Interface::rate_memory`]), 0 to 1.
+    remembered: f64,
     /// [`Feature::RttMin`] at the end of the newest window, µs.
     rtt_min_us: u32,
     /// Windows since the last one with a loss, or since the first.
@@ -66,6 +73,10 @@ impl Situation {
             least_rtt_us: u32::MAX,
             largest_rtt_us: 0,
             largest_mbps: 0.0,
+            remembered: match interface.rate_memory {
+                0 => 1.0,
+                windows => (-1.0 / windows as f64).exp(),
+            },
             rtt_min_us: 0,
             without_loss: 0,
             response: Response::new(interface.response, interface.window_ms),
@@ -92,7 +103,8 @@ impl Situation {
             _ => 0,
         };
         if self.recent.len() == self.windows {
-            self.largest_mbps = self.largest_mbps.max(self.recent_sum().throughput_mbps());
+            let mbps = self.recent_sum().throughput_mbps();
+            self.largest_mbps = (self.largest_mbps * self.remembered).max(mbps);
         }
     }
 
@@ -166,8 +178,14 @@ mod tests {
 
     /// The situation of a flow without windows, of which so many will count as recent.
     fn of(windows: usize) -> Situation {
+        forgetting(windows, 0)
+    }
+
+    /// The same, with the largest rate falling by a factor of e in `rate_memory` windows.
+    fn forgetting(windows: usize, rate_memory: usize) -> Situation {
         Situation::new(&Interface {
             situation: windows,
+            rate_memory,
             ..Interface::default()
         })
     }
@@ -211,6 +229,22 @@ mod tests {
     }
 
     #[test]
+    fn who_had_the_path_alone_forgets_it() {
+        let slowdown_after = |windows: usize| {
+            let mut situation = forgetting(1, 200);
+            for segments in [800].into_iter().chain(vec![100; windows]) {
+                situation.push(&window([10, 20], segments, 0));
+            }
+            value(&situation, Aspect::Slowdown)
+        };
+        for windows in [1, 20, 200, 400] {
+            let expected = 8_f32.ln() - windows as f32 / 200.0;
+            assert!((slowdown_after(windows) - expected).abs() < 1e-5);
+        }
+        assert_eq!(slowdown_after(420), 0.0, "200 ln 8 is 416");
+    }
+
+    #[test]
     fn nothing_is_observed_or_kept_without_windows() {
         let mut situation = of(0);
         situation.push(&window([10, 20], 30, 0));
@@ -222,13 +256,14 @@ mod tests {
         #[test]
         fn the_values_are_those_of_the_whole_past(
             windows in 1_usize..6,
+            rate_memory in 0_usize..30,
             past in prop::collection::vec((1_u32..500, 0_u32..500, 0_u32..50, 0_u32..3), 1..20),
         ) {
             let past: Vec<_> = past
                 .into_iter()
                 .map(|(least, more, acked, lost)| ([least, least + more], acked, lost))
                 .collect();
-            let mut situation = of(windows);
+            let mut situation = forgetting(windows, rate_memory);
             for (rtt, acked, lost) in &past {
                 situation.push(&window(*rtt, *acked, *lost));
             }
@@ -245,14 +280,21 @@ mod tests {
             let acked: u32 = recent.iter().map(|(_, acked, _)| acked).sum();
             let part = f64::from(lost) / f64::from((lost + acked).max(1));
             prop_assert!((f64::from(value(&situation, Aspect::Loss)) - part).abs() < 1e-6);
-            let rate = |windows: &[([u32; 2], u32, u32)]| -> u32 {
-                windows.iter().map(|(_, acked, _)| acked).sum()
-            };
-            let largest = past.windows(windows).map(rate).max().unwrap_or(0);
+            // What is left of each rate, with the newest one first.
+            let left = past.windows(windows).rev().enumerate().map(|(age, windows)| {
+                let acked: u32 = windows.iter().map(|(_, acked, _)| acked).sum();
+                let lifetimes = match rate_memory {
+                    0 => 0.0,
+                    _ => age as f64 / rate_memory as f64,
+                };
+                f64::from(acked) * (-lifetimes).exp()
+            });
+            let largest = left.fold(0.0, f64::max);
             let slowdown = value(&situation, Aspect::Slowdown);
             match (acked, past.len() >= windows) {
                 (1.., true) => {
-                    prop_assert!((slowdown - ratio(largest, acked)).abs() < 1e-6);
+                    let expected = (largest / f64::from(acked)).ln() as f32;
+                    prop_assert!((slowdown - expected).abs() < 1e-6);
                 }
                 _ => prop_assert_eq!(slowdown, 0.0),
             }

@@ -226,6 +226,7 @@ impl fmt::Display for Summary {
         let Interface {
             history,
             situation,
+            rate_memory,
             response,
             changes,
             series,
@@ -250,12 +251,16 @@ impl fmt::Display for Summary {
         }
         writeln!(
             f,
-            "observation   {} values: features version {}, the last {history} decisions{}{}{}{}",
+            "observation   {} values: features version {}, the last {history} decisions{}{}{}{}{}",
             self.observation,
             interface.features_version,
             match situation {
                 0 => String::new(),
                 _ => format!(", the situation by the last {situation} windows"),
+            },
+            match rate_memory {
+                0 => String::new(),
+                _ => format!(", its largest rate within {rate_memory} windows"),
             },
             match response {
                 0 => String::new(),
