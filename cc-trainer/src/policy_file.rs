@@ -246,8 +246,8 @@ impl ImportedNetwork {
 
 /// The interface `own` with what `to` observes besides: what a network for `own` is
 /// [widened](ImportedNetwork::widened) for. Where both observe something in different ways, it
-/// stays as it is; but a largest rate that was never forgotten is forgotten as in `to`, and what the
-/// network decides changes by that.
+/// stays as it is; but a largest rate that was never forgotten is forgotten as in `to`, which
+/// changes what the network decides.
 pub fn observing_more(own: &Interface, to: &Interface) -> Interface {
     let other_unless = |windows: usize, other: usize| match windows {
         0 => other,

@@ -243,8 +243,8 @@ mod tests {
     }
 
     /// It is the mean of one, three times, and of one that is a mean itself, with others in it
-    /// ([`crate::average`]). The hashes of the configurations are those of the versions that trained
-    /// them, so that what the file states is compared.
+    /// ([`crate::average`]). The hashes of the configurations are those of the versions that
+    /// trained them, so that what the file states is compared.
     #[test]
     fn the_embedded_policy_was_trained_by_the_configurations_that_say_so() {
         let file = PolicyFile::parse(DEFAULT_POLICY).expect("it is ours");
