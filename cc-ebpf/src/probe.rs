@@ -73,8 +73,9 @@ impl Glimpse {
     /// - A delivery rate that the application limited is missing, unless it exceeds the last one.
     /// - The RTT of an ACK that covers retransmissions and new SACKs is that of the timestamp.
     /// - Whatever a timer did since the ACK counts as if the ACK had done it.
-    /// - Its time is that of `before` where a segment has gone out since with nothing in flight and
-    ///   RACK judges by another segment than the one delivered last, as after reordering.
+    /// - Where a segment has gone out since with nothing in flight, and RACK judges by another
+    ///   segment than the one delivered last, as after reordering, its time may be any between
+    ///   `before` and this glimpse.
     #[inline(always)]
     pub fn ack_before(&self, before: &Self) -> AckSample {
         let acked = self.delivered.wrapping_sub(before.delivered);

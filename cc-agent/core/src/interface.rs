@@ -798,9 +798,13 @@ mod tests {
     #[test]
     fn validation_names_the_field() {
         type Change = fn(&mut Interface);
-        let changes: [(&str, Change); 14] = [
+        let changes: [(&str, Change); 17] = [
             ("window_ms is 0", |e| e.window_ms = 0),
             ("history is 5000", |e| e.history = 5000),
+            // Each of these three needs another.
+            ("rate_memory is 200", |e| e.rate_memory = 200),
+            ("response is 40", |e| e.response = 40),
+            ("changes is 20", |e| e.changes = 20),
             ("cwnd.min is 0", |e| e.cwnd.min = 0),
             ("cwnd.max is 1", |e| e.cwnd.max = 1),
             ("scales.time_ms is NaN", |e| e.scales.time_ms = f32::NAN),
