@@ -25,6 +25,10 @@ pub struct Record {
     /// `SET/SCENARIO`s, and `unknown` where nobody can tell; empty if there are none.
     #[serde(default)]
     pub test_sets: Vec<String>,
+    /// SHA-256 of the policy file that the run began with, in hexadecimal; `None` if it began with
+    /// a new network, and in records of versions that did not write it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init_sha256: Option<String>,
     /// Sizes of the network that is trained.
     pub shape: Shape,
     /// Number of the network's parameters.

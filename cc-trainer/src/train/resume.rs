@@ -50,11 +50,7 @@ impl Run {
         let source = config.environment.open()?;
         let shape = config.shape(&source.spec(), &source.series())?;
         let init = match (&config.init, &checkpoint) {
-            (Some(path), None) => {
-                let (network, seen) = initial_policy(path, &source, &shape, config.seed)?;
-                test_sets.extend(seen);
-                Some(network)
-            }
+            (Some(path), None) => Some(initial_policy(path, &source, &shape, config.seed)?),
             _ => None,
         };
         if let Some(checkpoint) = &checkpoint {
@@ -210,22 +206,29 @@ fn begin(
     config: &Config,
     source: &Source,
     shape: Shape,
-    init: Option<ImportedNetwork>,
+    init: Option<InitialPolicy>,
 ) -> (Header, Vec<f32>) {
-    let normalizer = match &init {
-        Some(init) => Some(init.normalizer.clone()),
-        None => fit::normalizer(source, config.seed, &config.actor),
-    };
-    let parameters = match init {
-        Some(init) => init.parameters,
-        None => model::initialise(&shape, config.seed),
+    let (init_sha256, test_sets, normalizer, parameters) = match init {
+        Some(init) => (
+            Some(init.sha256),
+            init.test_sets,
+            Some(init.network.normalizer),
+            init.network.parameters,
+        ),
+        None => (
+            None,
+            Vec::new(),
+            fit::normalizer(source, config.seed, &config.actor),
+            model::initialise(&shape, config.seed),
+        ),
     };
     let record = Record {
         version: String::new(),
         config_sha256: String::new(),
         run: None,
         config: config.clone(),
-        test_sets: Vec::new(),
+        test_sets,
+        init_sha256,
         parameters: parameters.len() as u64,
         shape,
         parts: Vec::new(),
@@ -245,15 +248,24 @@ fn begin(
     (header, parameters)
 }
 
-/// Reads the policy file to begin with, and the test sets that it has seen. Its interface and its
-/// network must be those of the run, but its version of the features may be an earlier one, and
-/// masks and who has slow start are the run's: the network is the same with and without them.
+/// The policy that a run begins with.
+struct InitialPolicy {
+    network: ImportedNetwork,
+    /// SHA-256 of its file, in hexadecimal.
+    sha256: String,
+    /// The test sets that it has seen.
+    test_sets: Vec<String>,
+}
+
+/// Reads the policy file to begin with. Its interface and its network must be those of the run, but
+/// its version of the features may be an earlier one, and masks and who has slow start are the
+/// run's: the network is the same with and without them.
 fn initial_policy(
     path: &Path,
     source: &Source,
     shape: &Shape,
     seed: u64,
-) -> Result<(ImportedNetwork, Vec<String>), TrainError> {
+) -> Result<InitialPolicy, TrainError> {
     let wrong = |reason: String| TrainError::Init {
         path: path.to_owned(),
         reason,
@@ -280,7 +292,11 @@ fn initial_policy(
     (network.shape, network.parameters) =
         ValueStatistics::repeated(&network.shape, &network.parameters, shape.values);
     match network.shape == *shape {
-        true => Ok((network, splits::of_policy(file.meta()))),
+        true => Ok(InitialPolicy {
+            network,
+            sha256: file.summary().sha256.clone(),
+            test_sets: splits::of_policy(file.meta()),
+        }),
         false => Err(wrong(format!(
             "its network is {:?}, and [model] asks for {shape:?}",
             network.shape

@@ -99,19 +99,20 @@ impl Run {
     /// the configuration, holds the details.
     fn provenance(&self) -> BTreeMap<String, String> {
         let record = &self.record;
-        BTreeMap::from(
-            [
-                ("trainer", format!("cc-trainer {}", record.version)),
-                ("algorithm", "IMPALA with V-trace".to_owned()),
-                ("config", format!("sha256 {}", record.config_sha256)),
-                ("date", utc_now()),
-                ("steps", self.statistics.steps.to_string()),
-                ("updates", self.statistics.updates.to_string()),
-                ("seed", record.config.seed.to_string()),
-                ("tasks", self.tasks.join(", ")),
-                (PolicyMeta::TEST_SETS, splits::stated(&record.test_sets)),
-            ]
-            .map(|(name, value)| (name.to_owned(), value)),
-        )
+        let init = (record.init_sha256.as_ref())
+            .map(|sha256| ("init".to_owned(), format!("sha256 {sha256}")));
+        let entries = [
+            ("trainer", format!("cc-trainer {}", record.version)),
+            ("algorithm", "IMPALA with V-trace".to_owned()),
+            ("config", format!("sha256 {}", record.config_sha256)),
+            ("date", utc_now()),
+            ("steps", self.statistics.steps.to_string()),
+            ("updates", self.statistics.updates.to_string()),
+            ("seed", record.config.seed.to_string()),
+            ("tasks", self.tasks.join(", ")),
+            (PolicyMeta::TEST_SETS, splits::stated(&record.test_sets)),
+        ]
+        .map(|(name, value)| (name.to_owned(), value));
+        entries.into_iter().chain(init).collect()
     }
 }

@@ -407,6 +407,11 @@ fn a_run_on_a_test_set_is_refused_or_says_so() {
     }
     run(&further);
     assert_eq!(policy("further").provenance["test_sets"], "pantheon/bdp-1");
+    // It says which file it began with, and the other that it began with none.
+    let first = PolicyFile::read(&dir.path().join("allowed/policy.onnx")).expect("accepted");
+    let stated = format!("sha256 {}", first.summary().sha256);
+    assert_eq!(policy("further").provenance["init"], stated);
+    assert!(!first.meta().provenance.contains_key("init"));
 }
 
 #[test]

@@ -17,7 +17,8 @@ use cc_sim::sim::Control;
 pub struct Flows {
     /// Least and largest number of learned flows.
     pub learned: [usize; 2],
-    /// All learned flows but the first, and all background flows, start within this many seconds.
+    /// All learned flows but the first, and all background flows, start within this many seconds;
+    /// `late_share` exchanges the two.
     pub stagger_s: f64,
     /// Largest extra propagation delay of a flow in each direction, ms; drawn
     /// uniformly from 0 to it.
@@ -26,6 +27,10 @@ pub struct Flows {
     pub background_share: f64,
     /// Least and largest number of background flows in an episode that has any.
     pub background: [usize; 2],
+    /// Fraction of the episodes with background flows, 0 to 1, in which these are there first: they
+    /// start at once, and the first learned flow within `stagger_s`, too, so that it never sees the
+    /// path without them.
+    pub late_share: f64,
     /// Congestion controls of the background flows, of which each flow draws one: names of
     /// [`Control::NAMES`].
     pub schemes: Vec<String>,
@@ -82,6 +87,7 @@ impl Default for Flows {
             extra_delay_ms: 0.0,
             background_share: 0.0,
             background: [1, 1],
+            late_share: 0.0,
             schemes: vec!["cubic".to_owned()],
             pauses: None,
         }
@@ -99,9 +105,12 @@ impl Flows {
         counts("background", self.background, 1)?;
         check(self.stagger_s, [0.0, 1e5], || place("stagger_s"))?;
         check(self.extra_delay_ms, [0.0, 1e4], || place("extra_delay_ms"))?;
-        check(self.background_share, [0.0, 1.0], || {
-            place("background_share")
-        })?;
+        for (share, name) in [
+            (self.background_share, "background_share"),
+            (self.late_share, "late_share"),
+        ] {
+            check(share, [0.0, 1.0], || place(name))?;
+        }
         if let Some(pauses) = &self.pauses {
             pauses.check(|field| place(&format!("pauses.{field}")))?;
         }
@@ -142,8 +151,17 @@ impl Flows {
             });
         }
         if random.random::<f64>() < self.background_share {
+            // Nothing is drawn where none is late: a seed of a configuration without `late_share`
+            // has the episodes that it had before there was one.
+            let late = self.late_share > 0.0 && random.random::<f64>() < self.late_share;
+            if late {
+                flows[0].start = start(random);
+            }
             for _ in 0..random.random_range(self.background[0]..=self.background[1]) {
-                let start = start(random);
+                let start = match late {
+                    true => Duration::ZERO,
+                    false => start(random),
+                };
                 // Half of the background flows stop before the episode ends.
                 let rest = (seconds - start.as_secs_f64()).max(0.0);
                 let stop = random

@@ -338,6 +338,34 @@ fn the_share_of_flows_that_pause_is_that_of_the_configuration() {
     assert!((0.22..0.38).contains(&share), "{share}");
 }
 
+/// With `late_share` the background flows are there first in that part of the episodes.
+#[test]
+fn a_share_of_the_flows_comes_after_those_of_the_background() {
+    let flows = |late: &str| {
+        let text = format!(
+            "{ONE}[links.flows]\nstagger_s = 2\nbackground_share = 1\nbackground = [1, 3]\n\
+             schemes = [\"reno\"]\n{late}"
+        );
+        let world = World::new(config(&text)).expect("a valid world");
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(1);
+        let draws = (0..200).map(|_| world.links.draw(5.0, None, &mut random).scenario);
+        draws.map(|link| link.flows.clone()).collect::<Vec<_>>()
+    };
+    let late = |flows: &Vec<cc_sim::scenario::Flow>| {
+        let (own, others): (Vec<_>, Vec<_>) = flows.iter().partition(|f| f.scheme.is_none());
+        let late = !own[0].start.is_zero();
+        assert!(own[0].start.as_secs_f64() < 2.0);
+        for other in others {
+            assert_eq!(other.start.is_zero(), late, "one of both is there first");
+        }
+        late
+    };
+    assert!(!flows("").iter().any(late));
+    assert!(flows("late_share = 1").iter().all(late));
+    let half = flows("late_share = 0.5").iter().filter(|f| late(f)).count();
+    assert!((70..130).contains(&half), "{half} of 200");
+}
+
 #[test]
 fn several_flows_have_seats_of_their_own() {
     let text = "
