@@ -407,7 +407,7 @@ fn a_run_on_a_test_set_is_refused_or_says_so() {
     }
     run(&further);
     assert_eq!(policy("further").provenance["test_sets"], "pantheon/bdp-1");
-    // It says which file it began with, and the other that it began with none.
+    // It names the file that it began with; the first one began with none, and names none.
     let first = PolicyFile::read(&dir.path().join("allowed/policy.onnx")).expect("accepted");
     let stated = format!("sha256 {}", first.summary().sha256);
     assert_eq!(policy("further").provenance["init"], stated);

@@ -17,8 +17,8 @@ use cc_sim::sim::Control;
 pub struct Flows {
     /// Least and largest number of learned flows.
     pub learned: [usize; 2],
-    /// All learned flows but the first, and all background flows, start within this many seconds;
-    /// `late_share` exchanges the two.
+    /// All learned flows but the first, and all background flows, start within this many seconds,
+    /// but for the episodes of `late_share`.
     pub stagger_s: f64,
     /// Largest extra propagation delay of a flow in each direction, ms; drawn
     /// uniformly from 0 to it.
@@ -28,8 +28,8 @@ pub struct Flows {
     /// Least and largest number of background flows in an episode that has any.
     pub background: [usize; 2],
     /// Fraction of the episodes with background flows, 0 to 1, in which these are there first: they
-    /// start at once, and the first learned flow within `stagger_s`, too, so that it never sees the
-    /// path without them.
+    /// start at once, and the first learned flow within `stagger_s`, too, so that it comes to a
+    /// path that they use, unless they have stopped by then.
     pub late_share: f64,
     /// Congestion controls of the background flows, of which each flow draws one: names of
     /// [`Control::NAMES`].

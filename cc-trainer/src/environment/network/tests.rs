@@ -356,7 +356,11 @@ fn a_share_of_the_flows_comes_after_those_of_the_background() {
         let late = !own[0].start.is_zero();
         assert!(own[0].start.as_secs_f64() < 2.0);
         for other in others {
-            assert_eq!(other.start.is_zero(), late, "one of both is there first");
+            assert_eq!(
+                other.start.is_zero(),
+                late,
+                "either the learned flow or the others are there first"
+            );
         }
         late
     };
@@ -624,6 +628,10 @@ fn invalid_configurations_are_refused_naming_the_setting() {
             "objective.beside.excess is NaN",
         ),
         ("[[links]]", "links[0]: give either"),
+        (
+            "[[links]]\nfamily = \"broad\"\nflows = { late_share = 2 }",
+            "links[0].flows.late_share is 2",
+        ),
         (
             "[[links]]\nscenarios = \"calibrate\"",
             "links: no set of scenarios is called `calibrate`",
