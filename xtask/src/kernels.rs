@@ -200,9 +200,7 @@ pub(crate) fn command(args: &Args) -> Result<()> {
 /// Returns an error when the kernel cannot be provided or booted, and when a test fails.
 pub(crate) fn short(program: &str) -> Result<()> {
     archive::install_tools()?;
-    let archive = Archive::open()?;
-    let oldest = archive.defaults().first().copied();
-    let kernel = archive.fetch(oldest.context("Debian's archive has no kernel")?)?;
+    let kernel = oldest()?;
     let run = Run {
         programs: build(&[program.to_owned()])?,
         deadline: Duration::from_secs(900),
@@ -211,6 +209,13 @@ pub(crate) fn short(program: &str) -> Result<()> {
     let reports = [report];
     println!("{}", report::matrix(&reports));
     failed_on(&reports)
+}
+
+/// Returns the oldest kernel that is supported, downloaded.
+fn oldest() -> Result<Kernel> {
+    let archive = Archive::open()?;
+    let oldest = archive.defaults().first().copied();
+    archive.fetch(oldest.context("Debian's archive has no kernel")?)
 }
 
 fn failed_on(reports: &[Report]) -> Result<()> {

@@ -111,21 +111,26 @@ pub(super) fn directory() -> PathBuf {
     workspace::target_dir().join("kernels")
 }
 
-/// The newest kernel of each series in Debian's archive.
+/// The newest kernel of each series in Debian's archive. There is one at a time on this host: apt
+/// refuses a second user of its lists, and two downloads would unpack to one place.
 pub(super) struct Archive {
+    /// Locked until this is dropped.
+    _lock: fs::File,
     apt: Apt,
     /// The releases, such as `6.1.0-50-cloud-amd64`.
     newest: BTreeMap<Series, String>,
 }
 
 impl Archive {
-    /// Reads the archive's package lists, and refreshes them when they are older than a day.
+    /// Waits for its turn, reads the archive's package lists, and refreshes them when they are older
+    /// than a day.
     ///
     /// # Errors
     ///
     /// Returns an error when this host has no apt or its apt knows no mirror of Debian, and when
     /// there are no package lists and none can be downloaded.
     pub(super) fn open() -> Result<Self> {
+        let lock = locked(&directory())?;
         let apt = Apt::configured(directory().join("apt"), &SUITES)?;
         apt.refresh()?;
         let names = process::capture(apt.command("apt-cache").args([
@@ -146,7 +151,11 @@ impl Archive {
                 apt.root.display()
             );
         }
-        Ok(Self { apt, newest })
+        Ok(Self {
+            _lock: lock,
+            apt,
+            newest,
+        })
     }
 
     /// Returns each series with its newest release, whether it is tested by default, and whether it
@@ -236,6 +245,16 @@ impl Archive {
         fs::remove_dir_all(&scratch)?;
         Ok(())
     }
+}
+
+/// Waits until no other process has the lock of a directory, and returns it: the file `lock`.
+fn locked(directory: &Path) -> Result<fs::File> {
+    let path = directory.join("lock");
+    let lock = fs::create_dir_all(directory).and_then(|()| fs::File::create(&path));
+    let lock = lock.with_context(|| format!("cannot create {}", path.display()))?;
+    lock.lock()
+        .with_context(|| format!("cannot lock {}", path.display()))?;
+    Ok(lock)
 }
 
 /// The directory to which the packages of a release are unpacked.
@@ -449,6 +468,16 @@ mod tests {
             .iter()
             .map(|(series, release)| (*series, release.as_str()));
         assert!(found.eq(expected), "{newest:?}");
+    }
+
+    #[test]
+    fn one_at_a_time_has_the_lock() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let lock = locked(directory.path()).expect("the lock");
+        let other = fs::File::open(directory.path().join("lock")).expect("its file");
+        assert!(other.try_lock().is_err());
+        drop(lock);
+        assert!(other.try_lock().is_ok());
     }
 
     #[test]

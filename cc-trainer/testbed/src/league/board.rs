@@ -13,6 +13,8 @@ use cc_sim::scenario::{self, MTU, Scenario};
 /// The least ratio of powers, so that a scheme that delivers nothing on one link does not make its
 /// geometric mean over all links 0.
 pub(super) const LEAST_POWER: f64 = 1e-3;
+/// Least share of which a distance is taken, so that a flow that got nothing has one.
+const LEAST_SHARE: f64 = 1e-3;
 
 /// A link and what of it is judged.
 #[derive(Clone, Debug, PartialEq)]
@@ -285,6 +287,14 @@ impl Cell {
     /// Geometric mean of the absolute score over the games; `None` on a link without a rate.
     pub(super) fn score(&self) -> Option<f64> {
         statistics::geometric_mean(&self.scores)
+    }
+
+    /// How far the share is from the fair one, as a factor: s or 1 / s, whichever is at least 1,
+    /// so that half of the fair share is as far from it as twice as much. `None` where the share
+    /// is.
+    pub(super) fn share_distance(&self) -> Option<f64> {
+        let share = self.share?.max(LEAST_SHARE);
+        Some(share.max(1.0 / share))
     }
 
     /// The power of the scheme itself, throughput / p95 delay, Mbit/s per ms; 0 when nothing

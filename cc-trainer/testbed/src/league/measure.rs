@@ -40,7 +40,7 @@ pub struct Measure {
 }
 
 /// All measures, in the order in which they are shown.
-pub const MEASURES: [Measure; 11] = [
+pub const MEASURES: [Measure; 12] = [
     Measure {
         key: "win_rate",
         name: "wins",
@@ -106,6 +106,15 @@ pub const MEASURES: [Measure; 11] = [
         is_geometric: false,
         less_is_better: false,
         value: |cell| cell.share,
+    },
+    Measure {
+        key: "share_distance",
+        name: "factor from fair",
+        unit: "",
+        shown: 1.0,
+        is_geometric: true,
+        less_is_better: true,
+        value: Cell::share_distance,
     },
     Measure {
         key: "harm_throughput",

@@ -172,6 +172,12 @@ fn harm_is_measured_against_the_neighbour_alone() {
     assert_eq!(of("cubic", "excess_harm_throughput"), 0.0);
     assert!(of("fixed:400", "excess_harm_throughput") > 0.2);
     assert!(of("fixed:400", "share") > 1.5);
+    for scheme in ["cubic", "fixed:400", "fixed:2"] {
+        // The set has one link, so that the mean is that link's figure.
+        let share = of(scheme, "share");
+        let distance = of(scheme, "share_distance");
+        assert!((distance - share.max(1.0 / share)).abs() < 1e-9, "{scheme}");
+    }
     assert_eq!(standings.schemes["cubic"].wins, 1, "it shares best");
 
     // Without cubic in the league, its harm to itself is measured all the same.
