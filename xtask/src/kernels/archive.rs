@@ -122,8 +122,8 @@ pub(super) struct Archive {
 }
 
 impl Archive {
-    /// Waits for its turn, reads the archive's package lists, and refreshes them when they are older
-    /// than a day.
+    /// Waits for its turn, reads the archive's package lists, and refreshes them when they are
+    /// older than a day.
     ///
     /// # Errors
     ///
