@@ -111,7 +111,7 @@ pub(super) fn directory() -> PathBuf {
     workspace::target_dir().join("kernels")
 }
 
-/// The newest kernel of each series in Debian's archive. There is one at a time on this host: apt
+/// The newest kernel of each series in Debian's archive. One at a time has the [`directory`]: apt
 /// refuses a second user of its lists, and two downloads would unpack to one place.
 pub(super) struct Archive {
     /// Locked until this is dropped.
