@@ -239,15 +239,14 @@ fn burning(width: i64) -> Vec<u8> {
     })
 }
 
-/// Processor time that a process has used, in clock ticks.
-fn ticks_of(pid: Pid) -> u64 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
+/// Processor time that a process has used, in clock ticks; `None` when it is gone.
+fn ticks_of(pid: Pid) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(") ").expect("a name in parentheses");
     // Fields 14 and 15 of proc_pid_stat(5); the state is field 3.
     let times = fields.split(' ').skip(11).take(2);
-    times
-        .map(|ticks| ticks.parse::<u64>().expect("a number"))
-        .sum()
+    let ticks = times.map(|ticks| ticks.parse::<u64>().expect("a number"));
+    Some(ticks.sum())
 }
 
 /// A policy whose recurrent state grows by this factor with each decision, until it is infinite.
@@ -375,15 +374,19 @@ fn a_stopped_candidate_is_withdrawn() {
     assert_eq!(crowd.failed(), 0);
 }
 
-/// Waits until a policy has used some batches' worth of processor time.
-fn burns(policy: Pid) {
-    let used = ticks_of(policy);
+/// Waits until a policy has used some batches' worth of processor time; false when it is gone
+/// before.
+fn burns(policy: Pid) -> bool {
+    let before = ticks_of(policy);
     eventually("it uses the processor", || {
-        (ticks_of(policy) > used + 20).then_some(())
-    });
+        let (Some(before), Some(used)) = (before, ticks_of(policy)) else {
+            return Some(false);
+        };
+        (used > before + 20).then_some(true)
+    })
 }
 
-fn a_candidate_that_burns_the_processor_delays_nobody() {
+fn a_candidate_that_burns_the_processor_delays_nobody() -> Outcome {
     // No guard rail ends the canary: both policies decide alike.
     let units = ["--canary-units", "100000", "--canary-block", "1"];
     let bench = Bench::new(&[&["--policy", "heuristic"], &units[..]].concat());
@@ -392,22 +395,41 @@ fn a_candidate_that_burns_the_processor_delays_nobody() {
     assert!(done, "{said}");
     let crowd = bench.crowd(FLOWS);
     let candidate = *bench.policies().last().expect("it is at work");
-    burns(candidate);
+    // Where the host gives it so little of the processor that a batch takes a second, it is
+    // withdrawn, as it should be; what it does to the others until then cannot be seen.
+    let withdrawn = || {
+        let status = bench.status("it was withdrawn for being late", |status| {
+            let news = status.news.as_deref().unwrap_or_default();
+            news.contains("was withdrawn: it has not answered")
+        });
+        assert_eq!(status.agent.policies_restarted, 0);
+        bench.goes_on(FLOWS);
+        Outcome::Undecided("this host is too busy for a candidate that burns".into())
+    };
+    if !burns(candidate) {
+        return withdrawn();
+    }
     let decisions = |status: &Snapshot| {
-        let canary = status.canary.as_ref().expect("it goes on");
-        canary.incumbent_flows.decisions
+        let canary = status.canary.as_ref()?;
+        Some(canary.incumbent_flows.decisions)
     };
     let before = decisions(&bench.agent.status());
     bench.status("decisions of the incumbent go on", |status| {
-        decisions(status) > before + FLOWS as u64
+        let (Some(before), Some(now)) = (before, decisions(status)) else {
+            return true;
+        };
+        now > before + FLOWS as u64
     });
-    burns(candidate);
+    if !burns(candidate) {
+        return withdrawn();
+    }
     let (done, said) = bench.run(&["withdraw"]);
     assert!(done, "{said}");
     eventually("its process is gone", || gone(candidate).then_some(()));
     bench.goes_on(FLOWS);
     assert_eq!(crowd.failed(), 0);
     assert_eq!(bench.agent.status().agent.policies_restarted, 0);
+    Outcome::Passed
 }
 
 fn an_incumbent_that_burns_the_processor_stops_nothing() {
@@ -417,8 +439,11 @@ fn an_incumbent_that_burns_the_processor_stops_nothing() {
     let heuristic = bench.file("heuristic.onnx", &heuristic_file());
     let (done, said) = bench.run(&["reload", &file]);
     assert!(done, "{said}");
-    let burning = *bench.policies().last().expect("it is at work");
-    burns(burning);
+    // One that is started again for being late burns on in another process.
+    eventually("it uses the processor", || {
+        let newest = bench.policies().last().copied();
+        newest.filter(|policy| burns(*policy))
+    });
     let received = bench.network.sink.received();
     // Flows that it answers too late are on the fallback, and all transfer.
     eventually("the flows transfer", || {
