@@ -123,7 +123,7 @@ fn plausible(interface: &Interface, count: usize) -> Vec<Query> {
             window.app_limited_acks = random.between(0, window.acks);
             let history = History::new(interface, u64::from(window.cwnd) * u64::from(MSS));
             let mut windows = Windows::new(interface);
-            windows.push(interface, &window);
+            windows.push(interface, &window, None);
             Query {
                 observation: observe(interface, &window, &history, &windows),
                 reward: Reward::of(&window, &interface.reward).value as f32,

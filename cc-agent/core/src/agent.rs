@@ -35,6 +35,7 @@ use crate::{
     interface::{Interface, Unasked},
     objective::Measured,
     observation::{History, Windows, observe},
+    paths::Paths,
     policy::{Choice, Query, State},
     reward::Reward,
     rows::{
@@ -231,6 +232,7 @@ pub struct Agent {
     epoch: u32,
     window_ns: u64,
     flows: FlowTable<ServedFlow>,
+    paths: Paths,
     /// The flows that wait for a decision, by [`Arm`], the longest waiting first.
     waiting: [VecDeque<FlowId>; 2],
     /// The arm of the last batch that [`Self::take_batch`] returned.
@@ -257,6 +259,7 @@ impl Agent {
             canary: None,
             epoch: 0,
             flows: FlowTable::new(slots, window_ns),
+            paths: Paths::default(),
             waiting: Default::default(),
             asked_last: Arm::Candidate,
             counts: AgentCounts::default(),
@@ -842,6 +845,7 @@ impl FollowFlows for Agent {
 
     fn on_opened(&mut self, id: FlowId, opened: &OpenedRecord) -> ServedFlow {
         let identity = &opened.identity;
+        self.paths.join(identity);
         let initial = initial_cwnd_bytes(identity);
         let joined = self.canary.as_ref();
         let joined = joined.map(|canary| canary.join(identity, id.generation));
@@ -889,7 +893,8 @@ impl FollowFlows for Agent {
             &flow.measured,
             reward.value,
         );
-        flow.windows.push(&policy.interface, window);
+        let path_rtt_us = self.paths.observe(&flow.identity, window);
+        flow.windows.push(&policy.interface, window, path_rtt_us);
         // A window that the policy is not asked about is recorded all the same.
         let unasked = policy.interface.unasked(window);
         let is_asked = unasked.is_none();
@@ -907,7 +912,7 @@ impl FollowFlows for Agent {
             if let Some(replaced) = &replaced {
                 episode.settle(rows, Some(header), replaced.window.index, None);
             }
-            episode.on_window(rows, header, window, reward);
+            episode.on_window(rows, header, window, path_rtt_us, reward);
             if !is_asked {
                 episode.settle(rows, Some(header), window.index, None);
             }
@@ -933,6 +938,7 @@ impl FollowFlows for Agent {
     }
 
     fn on_closed(&mut self, flow: ServedFlow) {
+        self.paths.leave(&flow.identity);
         if let (Some(episode), Some(rows)) = (flow.rows, &mut self.rows) {
             episode.finish(rows, true);
         }

@@ -8,7 +8,7 @@ pub mod groups;
 
 use std::{collections::HashMap, sync::Arc};
 
-use cc_ebpf::{ClosedRecord, Feature, Flow, OpenedRecord, Record, WindowRecord};
+use cc_ebpf::{ClosedRecord, Feature, Flow, Identity, OpenedRecord, Record, WindowRecord};
 use serde::Serialize;
 
 use self::groups::{Grouping, Groups};
@@ -16,6 +16,7 @@ use crate::{
     flows::{FlowCounts, FlowId, FlowTable, FollowFlows, initial_cwnd_bytes},
     interface::Interface,
     objective::Measured,
+    paths::Paths,
     reward::Reward,
     rows::{
         Addresses, Decided, Episodes, FileHeader, NO_MODE, Recorded,
@@ -41,6 +42,7 @@ pub struct CongestionControlReport {
 pub struct ForeignFlows {
     interface: Interface,
     flows: FlowTable<ForeignFlow>,
+    paths: Paths,
     recording: Option<Recording>,
     groups: Option<Groups>,
 }
@@ -49,8 +51,7 @@ pub struct ForeignFlows {
 #[derive(Debug)]
 pub(crate) struct ForeignFlow {
     congestion_control: Arc<str>,
-    /// Id of the socket's cgroup; 0 when unknown.
-    cgroup: u64,
+    identity: Identity,
     last: Option<WindowRecord>,
     /// What was measured since the window before that one.
     measured: Measured,
@@ -72,6 +73,7 @@ impl ForeignFlows {
         let window_ns = interface.datapath_settings().window_ns;
         Self {
             flows: FlowTable::new(slots, window_ns),
+            paths: Paths::default(),
             interface,
             recording: None,
             groups: None,
@@ -179,7 +181,12 @@ impl ForeignFlows {
             && let Some(flow) = self.flows.get_mut(id)
         {
             let measured = Measured::following(flow.last.as_ref(), &window);
-            groups.window(flow.cgroup, &flow.congestion_control, &window, measured);
+            groups.window(
+                flow.identity.cgroup_id,
+                &flow.congestion_control,
+                &window,
+                measured,
+            );
         }
     }
 
@@ -210,6 +217,7 @@ impl FollowFlows for ForeignFlows {
 
     fn on_opened(&mut self, _: FlowId, opened: &OpenedRecord) -> ForeignFlow {
         let identity = &opened.identity;
+        self.paths.join(identity);
         let congestion_control: Arc<str> = identity.congestion_control().into();
         let rows = self.recording.as_mut().map(|recording| {
             let header = recording.header_of(&congestion_control);
@@ -226,7 +234,7 @@ impl FollowFlows for ForeignFlows {
         }
         ForeignFlow {
             congestion_control,
-            cgroup: identity.cgroup_id,
+            identity: *identity,
             last: None,
             measured: Measured::default(),
             rows,
@@ -243,9 +251,10 @@ impl FollowFlows for ForeignFlows {
         };
         let former = flow.last.replace(window);
         flow.measured = Measured::following(former.as_ref(), &window);
+        let path_rtt_us = self.paths.observe(&flow.identity, &window);
         if let Some(groups) = &mut self.groups {
             groups.window(
-                flow.cgroup,
+                flow.identity.cgroup_id,
                 &flow.congestion_control,
                 &window,
                 flow.measured,
@@ -258,13 +267,15 @@ impl FollowFlows for ForeignFlows {
                 episode.settle(rows, Some(&*header), former.index, decision);
             }
             let reward = Reward::of(&window, &header.interface.reward);
-            episode.on_window(&mut recording.rows, header, &window, reward);
+            let rows = &mut recording.rows;
+            episode.on_window(rows, header, &window, path_rtt_us, reward);
         }
     }
 
     fn on_closed(&mut self, flow: ForeignFlow) {
+        self.paths.leave(&flow.identity);
         if let Some(groups) = &mut self.groups {
-            groups.closed(flow.cgroup, &flow.congestion_control);
+            groups.closed(flow.identity.cgroup_id, &flow.congestion_control);
         }
         if let (Some((_, episode)), Some(recording)) = (flow.rows, &mut self.recording) {
             episode.finish(&mut recording.rows, true);

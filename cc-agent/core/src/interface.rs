@@ -19,8 +19,7 @@ pub const STATISTICS: usize = 5;
 ///
 /// `Default` is the setting of the mvfst-rl paper (arXiv 1910.04054) with the later reward of its
 /// authors. Fields that a configuration file leaves out take these defaults; a policy file must
-/// state every field but the objective, [`mask_actions`](Self::mask_actions) and
-/// [`after_slow_start`](Self::after_slow_start).
+/// state every field but the objective and those that are not written where they are off or 0.
 ///
 /// ```
 /// use cc_core::interface::Interface;
@@ -44,6 +43,12 @@ pub struct Interface {
     /// [`Aspect`]s of its situation. 0 leaves them out, as do files from before there were any.
     #[serde(skip_serializing_if = "is_zero")]
     pub situation: usize,
+    /// Whether the least RTT that the situation compares with is that of all flows between the same
+    /// hosts, not only the flow's own: what they had lately, as [`crate::rows::Row::path_rtt_us`]
+    /// records it. Files without this field, all of those from before it, compare with the flow's
+    /// own.
+    #[serde(skip_serializing_if = "is_off")]
+    pub shared_rtt: bool,
     /// Number of windows in which the largest rate that [`Aspect::Slowdown`] compares with falls by
     /// a factor of e, down to the recent rate. 0 never lets it fall, as do files from before there
     /// was such a number.
@@ -252,6 +257,12 @@ impl Interface {
             "0 to 1000 windows",
         )?;
         check(
+            !self.shared_rtt || self.situation > 0,
+            "shared_rtt",
+            self.shared_rtt.to_string(),
+            "false without a situation",
+        )?;
+        check(
             self.rate_memory <= 100_000 && (self.rate_memory == 0 || self.situation > 0),
             "rate_memory",
             self.rate_memory.to_string(),
@@ -352,6 +363,7 @@ impl Default for Interface {
             window_ms: 100,
             history: 20,
             situation: 0,
+            shared_rtt: false,
             rate_memory: 0,
             response: 0,
             changes: 0,
@@ -798,10 +810,11 @@ mod tests {
     #[test]
     fn validation_names_the_field() {
         type Change = fn(&mut Interface);
-        let changes: [(&str, Change); 17] = [
+        let changes: [(&str, Change); 18] = [
             ("window_ms is 0", |e| e.window_ms = 0),
             ("history is 5000", |e| e.history = 5000),
-            // Each of these three needs another.
+            // Each of these four needs another.
+            ("shared_rtt is true", |e| e.shared_rtt = true),
             ("rate_memory is 200", |e| e.rate_memory = 200),
             ("response is 40", |e| e.response = 40),
             ("changes is 20", |e| e.changes = 20),

@@ -73,6 +73,7 @@ pub mod interface;
 pub mod objective;
 pub mod observation;
 pub mod ownership;
+mod paths;
 pub mod policy;
 pub mod regular_file;
 pub mod remote;

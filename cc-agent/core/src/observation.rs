@@ -79,9 +79,12 @@ impl Windows {
     }
 
     /// Adds a window. Every window of a flow is added when it ends, whether or not the policy is
-    /// asked about it.
-    pub fn push(&mut self, interface: &Interface, window: &WindowRecord) {
-        self.situation.push(window);
+    /// asked about it. `path_rtt_us` is the least RTT that the flows between the same hosts knew at
+    /// its end, µs, as far as they did; it is used where the interface
+    /// [shares](Interface::shared_rtt) it.
+    pub fn push(&mut self, interface: &Interface, window: &WindowRecord, path_rtt_us: Option<u32>) {
+        self.situation
+            .push(window, path_rtt_us.filter(|_| interface.shared_rtt));
         self.series.push(interface, window);
     }
 }
@@ -279,7 +282,7 @@ mod tests {
             window(400, 39_000, 2),
         ];
         let observed = |window: &WindowRecord| {
-            memory.push(&interface, window);
+            memory.push(&interface, window, None);
             observe(&interface, window, &history, &memory)
         };
         let found = windows.each_ref().map(observed);

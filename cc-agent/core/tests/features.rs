@@ -47,7 +47,8 @@ fn observations(interface: &Interface, windows: &[WindowRecord]) -> Vec<Vec<f32>
     let actions = interface.actions.len();
     (windows.iter().enumerate())
         .map(|(i, window)| {
-            memory.push(interface, window);
+            // What is known of the path is observed only where the interface says so.
+            memory.push(interface, window, Some(1 + i as u32));
             let observation = observe(interface, window, &history, &memory);
             history.push(interface, i % actions, u64::from(window.cwnd) * 1_448);
             observation

@@ -65,7 +65,11 @@ pub(crate) fn row() -> impl Strategy<Value = Row> {
     });
     let name = || proptest::option::of("[a-z0-9.:]{0,20}".prop_map(Arc::from));
     (
-        (any::<u64>(), any::<u32>(), window(), any::<u64>()),
+        (
+            (any::<u64>(), any::<u32>()),
+            (window(), proptest::option::of(any::<u32>())),
+            any::<u64>(),
+        ),
         (
             proptest::option::of(decided),
             terms,
@@ -76,13 +80,14 @@ pub(crate) fn row() -> impl Strategy<Value = Row> {
     )
         .prop_map(
             |(
-                (flow, sequence, window, initial_cwnd_bytes),
+                ((flow, sequence), (window, path_rtt_us), initial_cwnd_bytes),
                 (decision, terms, reward, end),
                 (local, remote, (cgroup, cookie, netns)),
             )| Row {
                 flow,
                 sequence,
                 window,
+                path_rtt_us,
                 initial_cwnd_bytes,
                 decision,
                 terms,

@@ -53,6 +53,7 @@ use crate::columns::{number, text, timestamp};
 /// | `netns` | inode number of the socket's network namespace; 0 when unknown |
 /// | `app_limited_acks` | ACKs of segments sent with too little to send, or before a pause |
 /// | `marked` | segments that ACKs delivered with the ECN echo |
+/// | `path_rtt_us` | least RTT of all flows between these hosts lately; null while unknown |
 ///
 /// Each of the 20 `features` is a structure of the statistics over the window's ACKs: `sum`, `min`,
 /// `max`, `reference` (the first value), and `squares`, the sum of the squared deviations from
@@ -104,23 +105,30 @@ pub fn schema() -> SchemaRef {
             always("netns", DataType::UInt32),
             always("app_limited_acks", DataType::UInt32),
             always("marked", DataType::UInt32),
+            maybe("path_rtt_us", DataType::UInt32),
         ]))
     });
     SCHEMA.clone()
 }
 
-/// The columns that files of version 1 do not have: the last ones of [`schema`].
+/// The columns that files of version 1 do not have: the last ones of [`schema`], but for those that
+/// files of version 2 do not have either.
 const SINCE_VERSION_2: [&str; 4] = ["cookie", "netns", "app_limited_acks", "marked"];
+/// The columns that files of version 2 do not have: the last ones of [`schema`].
+const SINCE_VERSION_3: [&str; 1] = ["path_rtt_us"];
 
-/// Returns the columns of a file that has `found`: those of version 1 if it has only these,
+/// Returns the columns of a file that has `found`: those of an earlier version if it has as many,
 /// otherwise those of [`schema`].
 pub(super) fn schema_like(found: &Schema) -> SchemaRef {
     let newest = schema();
-    let former = newest.fields().len() - SINCE_VERSION_2.len();
-    if found.fields().len() != former {
-        return newest;
+    let second = newest.fields().len() - SINCE_VERSION_3.len();
+    let first = second - SINCE_VERSION_2.len();
+    match found.fields().len() {
+        columns if columns == first || columns == second => {
+            Arc::new(Schema::new(newest.fields()[..columns].to_vec()))
+        }
+        _ => newest,
     }
-    Arc::new(Schema::new(newest.fields()[..former].to_vec()))
 }
 
 /// Returns a feature's name in the column `features`, such as `rtt_min` or `in_flight`.
@@ -279,11 +287,12 @@ struct Columns<'a> {
     local: &'a StringArray,
     remote: &'a StringArray,
     cgroup: &'a UInt64Array,
-    /// `None`, as for the following ones, in files of version 1.
+    /// `None`, as for the following ones, in files of versions from before they were recorded.
     cookie: Option<&'a UInt64Array>,
     netns: Option<&'a UInt32Array>,
     app_limited_acks: Option<&'a UInt32Array>,
     marked: Option<&'a UInt32Array>,
+    path_rtt_us: Option<&'a UInt32Array>,
 }
 
 impl<'a> Columns<'a> {
@@ -295,6 +304,7 @@ impl<'a> Columns<'a> {
         };
         let [cookie, netns, app_limited_acks, marked] =
             SINCE_VERSION_2.map(|name| batch.column_by_name(name));
+        let [path_rtt_us] = SINCE_VERSION_3.map(|name| batch.column_by_name(name));
         let texts = |name| {
             let keys = column(name).as_dictionary::<Int32Type>();
             let values = keys.values().as_string::<i32>();
@@ -359,6 +369,7 @@ impl<'a> Columns<'a> {
             netns: netns.map(AsArray::as_primitive),
             app_limited_acks: app_limited_acks.map(AsArray::as_primitive),
             marked: marked.map(AsArray::as_primitive),
+            path_rtt_us: path_rtt_us.map(AsArray::as_primitive),
         }
     }
 
@@ -408,6 +419,7 @@ impl<'a> Columns<'a> {
             flow: self.flow.value(i),
             sequence: self.sequence.value(i),
             window,
+            path_rtt_us: self.path_rtt_us.and_then(|column| maybe(column, i)),
             initial_cwnd_bytes: self.initial_cwnd_bytes.value(i),
             decision: self.decision(header, i)?,
             terms: Terms {

@@ -11,8 +11,12 @@ use cc_recording::read;
 /// Two flows on the loopback device of Linux 6.18 under the default policy of release 0.1.0, whose
 /// actions were sampled: `cc-agent run --record DIR --serving softmax`.
 fn version_1() -> (FileHeader, Vec<Row>) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/version-1.parquet");
-    let (header, rows) = read(&path).expect("the header of an earlier release");
+    recorded("version-1.parquet")
+}
+
+fn recorded(name: &str) -> (FileHeader, Vec<Row>) {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    let (header, rows) = read(&data.join(name)).expect("the header of an earlier release");
     let rows = rows.collect::<Result<_, _>>();
     (header, rows.expect("the rows of an earlier release"))
 }
@@ -31,6 +35,30 @@ fn the_header_of_version_1_is_read() {
     assert_eq!(header.host["net.ipv4.tcp_sack"], "1");
     assert_eq!(header.addresses, AddressForm::Absent);
     assert!(header.utc_offset_ns < header.started_ns);
+}
+
+/// Two flows as in version 1, under the default policy of 2026-11-28, which observes a situation.
+#[test]
+fn the_rows_of_version_2_are_read_and_know_nothing_of_the_path() {
+    let (header, rows) = recorded("version-2.parquet");
+    assert_eq!(rows.len(), 16);
+    let interface = &header.interface;
+    assert!(interface.situation > 0 && !interface.shared_rtt);
+    let mut flows: BTreeMap<u64, Replay> = BTreeMap::new();
+    for row in &rows {
+        assert_eq!(row.path_rtt_us, None);
+        assert!(row.cookie != 0 && row.netns != 0);
+        let observation = flows.entry(row.flow).or_default().next(interface, row);
+        assert_eq!(observation.len(), interface.observation_len());
+        assert!(observation.iter().all(|value| value.is_finite()));
+        let Some(decision) = &row.decision else {
+            continue;
+        };
+        let action = usize::from(decision.action.expect("a policy that chooses actions"));
+        let cwnd = (interface.actions).apply(action, decision.base_cwnd, interface.cwnd);
+        assert_eq!(decision.cwnd, cwnd);
+    }
+    assert_eq!(flows.len(), 2);
 }
 
 #[test]

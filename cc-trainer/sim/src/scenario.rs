@@ -242,6 +242,29 @@ impl Scenario {
         link.into_iter().chain(host).reduce(f64::min)
     }
 
+    /// The number of the host at the far end of each flow, in the order of the flows. Flows with
+    /// equal extra delay have the same one; the numbers count up from 0 with the flows.
+    ///
+    /// ```
+    /// # use cc_sim::scenario;
+    /// let [mixed]: [_; 1] = scenario::load("fairness/pair-mixed-rtt")?.try_into().unwrap();
+    /// assert_eq!(mixed.hosts(), [0, 1]);
+    /// let [equal]: [_; 1] = scenario::load("fairness/pair")?.try_into().unwrap();
+    /// assert_eq!(equal.hosts(), [0, 0]);
+    /// # Ok::<(), scenario::ScenarioError>(())
+    /// ```
+    pub fn hosts(&self) -> Vec<usize> {
+        let mut delays = Vec::new();
+        let host = |flow: &Flow| {
+            let known = delays.iter().position(|delay| *delay == flow.extra_delay);
+            known.unwrap_or_else(|| {
+                delays.push(flow.extra_delay);
+                delays.len() - 1
+            })
+        };
+        self.flows.iter().map(host).collect()
+    }
+
     /// Whether a queue of the path marks packets. Connections negotiate ECN then, and only then.
     pub fn marks(&self) -> bool {
         let marks = |Direction { queue, .. }: &Direction| {

@@ -264,7 +264,9 @@ impl Simulation {
         let ecn = scenario.marks();
         let mut connections = Vec::with_capacity(controls.len());
         let mut applications = Vec::with_capacity(controls.len());
-        for (number, (flow, control)) in scenario.flows.iter().zip(controls).enumerate() {
+        let flows = scenario.flows.iter().zip(scenario.hosts()).zip(controls);
+        for (number, ((flow, host), mut control)) in flows.enumerate() {
+            control.set_host(host);
             let application = Application::new(flow, number, &control, seed);
             let mut connection = Endpoints::new(number as u16, control, ticks, ecn);
             match application.is_bulk() {

@@ -406,7 +406,8 @@ struct Packed {
     cwnd: u32,
     action: u16,
     flags: u16,
-    reserved: u32,
+    /// Least RTT of the path, µs; 0 where it is unknown.
+    path_rtt_us: u32,
 }
 
 // Bits of `Packed::flags`: the flow ends with this row, and which parts of its decision are known.
@@ -432,6 +433,7 @@ impl Packed {
             cookie: row.cookie,
             terms: [throughput, delay, loss],
             window: row.window,
+            path_rtt_us: row.path_rtt_us.unwrap_or(0),
             sequence: row.sequence,
             source,
             reward: row.reward,
@@ -468,6 +470,7 @@ impl Packed {
             flow: self.flow,
             sequence: self.sequence,
             window: self.window,
+            path_rtt_us: (self.path_rtt_us > 0).then_some(self.path_rtt_us),
             initial_cwnd_bytes: self.initial_cwnd_bytes,
             decision: has(DECIDED).then(|| Decided {
                 action: has(ACTION).then_some(self.action as u8),

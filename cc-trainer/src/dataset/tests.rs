@@ -106,6 +106,7 @@ pub(crate) fn record(
                     flow,
                     sequence,
                     window: *window,
+                    path_rtt_us: None,
                     initial_cwnd_bytes: 14_480,
                     decision,
                     terms,

@@ -52,8 +52,9 @@ impl Link {
     /// threads. The scenario's clock stands at 0 until [`start`](Self::start); packets sent before
     /// then wait in the devices.
     ///
-    /// Flow `i` of the classifier gets the extra delay of the scenario's flow `i`. With equal
-    /// seeds, equal sequences of packets meet equal losses and jitter.
+    /// Flow `i` of the classifier gets the extra delay of the scenario's flow `i`. The far end has
+    /// an [address](Addresses::host) for each of the scenario's [hosts](Scenario::hosts). With
+    /// equal seeds, equal sequences of packets meet equal losses and jitter.
     ///
     /// # Errors
     ///
@@ -68,10 +69,14 @@ impl Link {
         seed: u64,
     ) -> Result<Self, LinkError> {
         let near_device = Arc::new(Tun::new(near, addresses.near)?);
+        near_device.lead(near, FAR_HOSTS)?;
         if let Some(queue) = &scenario.sender {
             near_device.queue_behind(near, queue)?;
         }
         let far_device = Arc::new(Tun::new(far, addresses.far)?);
+        for host in 1..=scenario.hosts().into_iter().max().unwrap_or(0) {
+            far_device.add(far, addresses.host(host))?;
+        }
         let extra_delay: Vec<Duration> = (0..usize::from(classifier.flows))
             .map(|flow| {
                 scenario
@@ -147,6 +152,9 @@ impl Link {
     }
 }
 
+/// Network of the far end's hosts beyond the first, and the length of its prefix.
+const FAR_HOSTS: (Ipv4Addr, u8) = (Ipv4Addr::new(198, 18, 0, 0), 15);
+
 /// IPv4 addresses of the two ends of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
@@ -164,6 +172,16 @@ impl Addresses {
         Self {
             near: Ipv4Addr::from(network + 2),
             far: Ipv4Addr::from(network + 1),
+        }
+    }
+
+    /// Address at the far end of host number `host` ([`Scenario::hosts`]): `far` is that of the
+    /// first, 0. The others are the same on every link, in 198.18.0.0/15, the addresses of
+    /// benchmarks (RFC 2544, appendix C.2.2).
+    pub fn host(&self, host: usize) -> Ipv4Addr {
+        match host {
+            0 => self.far,
+            _ => Ipv4Addr::from(u32::from(FAR_HOSTS.0) + host as u32),
         }
     }
 }
@@ -260,5 +278,13 @@ mod tests {
             Addresses::nth(u16::MAX).near,
             Ipv4Addr::new(100, 67, 255, 254)
         );
+    }
+
+    #[test]
+    fn hosts_at_the_far_end_have_addresses_of_their_own() {
+        let addresses = Addresses::nth(3);
+        assert_eq!(addresses.host(0), addresses.far);
+        assert_eq!(addresses.host(1), Ipv4Addr::new(198, 18, 0, 1));
+        assert_eq!(addresses.host(300), Ipv4Addr::new(198, 18, 1, 44));
     }
 }

@@ -115,6 +115,36 @@ fn a_policy_that_leaves_slow_start_alone_is_first_asked_after_it() {
 }
 
 #[test]
+fn a_flow_observes_the_least_rtt_of_its_path_where_it_is_shared() {
+    for (shared_rtt, expected) in [(false, 0.0), (true, 4_f32.ln())] {
+        let interface = Interface {
+            situation: 20,
+            shared_rtt,
+            ..Interface::default()
+        };
+        let floor = interface.situation_offset();
+        let mut agent = Agent::new(interface, 8);
+        let mut floors = Vec::new();
+        for (slot, rtt_us) in [(0, 20_000), (1, 80_000), (2, 80_000)] {
+            let Record::Opened(mut record) = opened(slot, 1, 0) else {
+                unreachable!("it is made so");
+            };
+            // The last flow is with another host.
+            record.identity.remote_addr[0] = slot / 2;
+            feed(&mut agent, &Record::Opened(record));
+            let mut window = WindowRecord::zeroed();
+            window.header = Header::of::<WindowRecord>(slot, 1, 100 * MS);
+            window.index = 1;
+            window.mss = 1_448;
+            window.add(&[rtt_us; FEATURES]);
+            feed(&mut agent, &Record::Window(window));
+            floors.push(agent.take_batch(1).queries[0].observation[floor]);
+        }
+        assert_eq!(floors, [0.0, expected, 0.0], "shared: {shared_rtt}");
+    }
+}
+
+#[test]
 fn a_flow_keeps_its_own_delays() {
     let mut agent = agent();
     for slot in [0, 1] {
@@ -617,6 +647,15 @@ mod recording {
         });
     }
 
+    #[test]
+    fn rows_rebuild_observations_with_an_rtt_that_is_shared() {
+        rows_rebuild_those_of(&Interface {
+            situation: 20,
+            shared_rtt: true,
+            ..Interface::default()
+        });
+    }
+
     /// The observations are bit for bit those of the queries, with skipped windows, windows that
     /// are not decided on, missing answers and other flows in between.
     fn rows_rebuild_those_of(interface: &Interface) {
@@ -630,6 +669,9 @@ mod recording {
         for index in 1..=200_u32 {
             for slot in 0..3 {
                 let mut window = window_record(slot, 1, index, 10 + index % 7);
+                // Flows differ, so that one could tell where another's RTT is meant.
+                let rtt = Feature::LatestRtt as usize;
+                window.features.min[rtt] = 1_000 + 500 * slot + index % 11;
                 for i in 0..index % 5 {
                     let feature = |f: usize| 977 * (index + i) % 100_003 + slot + f as u32;
                     window.add(&std::array::from_fn(feature));

@@ -5,6 +5,9 @@
 //! since the flow began, nor how deep the queue can become. These inputs compare the last windows
 //! with all of them. They are ratios, so that they mean the same at any rate and RTT.
 //!
+//! The least RTT may be that of all flows between the same hosts ([`Interface::shared_rtt`]), by
+//! which a flow that began while others kept a queue can tell it from a long path.
+//!
 //! The largest rate may be forgotten with time ([`Interface::rate_memory`]). The first flow of many
 //! remembers that it had the path for itself, which none of the others ever had: as long as it does
 //! it is in another situation than they are, and a policy need not give it the same rate.
@@ -47,6 +50,9 @@ pub(super) struct Situation {
     windows: usize,
     /// Least RTT of all windows, µs.
     least_rtt_us: u32,
+    /// Least RTT of the flow's path that was known at the end of the newest window, µs; `None`
+    /// where none is known or it is not [shared](Interface::shared_rtt).
+    path_rtt_us: Option<u32>,
     /// Largest RTT of all windows, µs.
     largest_rtt_us: u32,
     /// Largest throughput that a full number of recent windows had, as far as it is remembered,
@@ -71,6 +77,7 @@ impl Situation {
             recent: VecDeque::with_capacity(windows),
             windows,
             least_rtt_us: u32::MAX,
+            path_rtt_us: None,
             largest_rtt_us: 0,
             largest_mbps: 0.0,
             remembered: match interface.rate_memory {
@@ -84,7 +91,8 @@ impl Situation {
         }
     }
 
-    pub(super) fn push(&mut self, window: &WindowRecord) {
+    /// Adds a window, and the least RTT of the flow's path that is known at its end, µs.
+    pub(super) fn push(&mut self, window: &WindowRecord, path_rtt_us: Option<u32>) {
         if self.windows == 0 || window.acks == 0 {
             return;
         }
@@ -96,6 +104,7 @@ impl Situation {
         }
         self.recent.push_back(seen);
         self.least_rtt_us = self.least_rtt_us.min(seen.least_rtt_us.max(1));
+        self.path_rtt_us = path_rtt_us;
         self.largest_rtt_us = self.largest_rtt_us.max(seen.largest_rtt_us);
         self.rtt_min_us = window.features.min[Feature::RttMin as usize];
         self.without_loss = match seen.measured.lost_bytes {
@@ -117,8 +126,10 @@ impl Situation {
         if self.recent.is_empty() {
             return 0.0;
         }
+        let path_rtt_us = self.path_rtt_us.unwrap_or(u32::MAX).max(1);
+        let least_rtt_us = self.least_rtt_us.min(path_rtt_us);
         let above_least = |rtt_us: u32| {
-            let ratio = f64::from(rtt_us) / f64::from(self.least_rtt_us);
+            let ratio = f64::from(rtt_us) / f64::from(least_rtt_us);
             ratio.ln().max(0.0)
         };
         let recent = self.recent.iter();
@@ -200,10 +211,10 @@ mod tests {
     fn the_recent_windows_are_compared_with_all() {
         let mut situation = of(2);
         assert!(situation.values(&Aspect::ALL).all(|value| value == 0.0));
-        situation.push(&window([10, 20], 30, 0));
-        situation.push(&window([10, 80], 50, 10));
-        situation.push(&window([40, 80], 20, 0));
-        situation.push(&window([20, 40], 20, 0));
+        situation.push(&window([10, 20], 30, 0), None);
+        situation.push(&window([10, 80], 50, 10), None);
+        situation.push(&window([40, 80], 20, 0), None);
+        situation.push(&window([20, 40], 20, 0), None);
         assert_eq!(
             value(&situation, Aspect::Floor),
             2_f32.ln(),
@@ -223,9 +234,24 @@ mod tests {
         );
         assert_eq!(value(&situation, Aspect::Loss), 0.0);
         assert_eq!(value(&situation, Aspect::WithoutLoss), 3_f32.ln());
-        situation.push(&window([20, 40], 60, 20));
+        situation.push(&window([20, 40], 60, 20), None);
         assert_eq!(value(&situation, Aspect::Loss), 0.2, "20 of 100 segments");
         assert_eq!(value(&situation, Aspect::WithoutLoss), 0.0);
+    }
+
+    #[test]
+    fn the_least_rtt_may_be_one_that_other_flows_had() {
+        let mut situation = of(2);
+        situation.push(&window([40, 80], 30, 0), Some(10_000));
+        assert_eq!(value(&situation, Aspect::Floor), 4_f32.ln());
+        assert_eq!(value(&situation, Aspect::Depth), 8_f32.ln());
+        assert_eq!(value(&situation, Aspect::Drift), 2_f32.ln());
+        situation.push(&window([40, 80], 30, 0), Some(20_000));
+        assert_eq!(value(&situation, Aspect::Floor), 2_f32.ln(), "forgotten");
+        for known in [Some(50_000), None] {
+            situation.push(&window([40, 80], 30, 0), known);
+            assert_eq!(value(&situation, Aspect::Floor), 0.0, "its own is less");
+        }
     }
 
     #[test]
@@ -233,7 +259,7 @@ mod tests {
         let slowdown_after = |windows: usize| {
             let mut situation = forgetting(1, 200);
             for segments in [800].into_iter().chain(vec![100; windows]) {
-                situation.push(&window([10, 20], segments, 0));
+                situation.push(&window([10, 20], segments, 0), None);
             }
             value(&situation, Aspect::Slowdown)
         };
@@ -247,7 +273,7 @@ mod tests {
     #[test]
     fn nothing_is_observed_or_kept_without_windows() {
         let mut situation = of(0);
-        situation.push(&window([10, 20], 30, 0));
+        situation.push(&window([10, 20], 30, 0), None);
         assert_eq!(situation, of(0));
     }
 
@@ -258,6 +284,7 @@ mod tests {
             windows in 1_usize..6,
             rate_memory in 0_usize..30,
             past in prop::collection::vec((1_u32..500, 0_u32..500, 0_u32..50, 0_u32..3), 1..20),
+            path_ms in prop::option::of(1_u32..500),
         ) {
             let past: Vec<_> = past
                 .into_iter()
@@ -265,11 +292,12 @@ mod tests {
                 .collect();
             let mut situation = forgetting(windows, rate_memory);
             for (rtt, acked, lost) in &past {
-                situation.push(&window(*rtt, *acked, *lost));
+                situation.push(&window(*rtt, *acked, *lost), path_ms.map(|ms| ms * 1000));
             }
             let ratio = |a: u32, b: u32| (f64::from(a) / f64::from(b)).ln() as f32;
             let recent = &past[past.len().saturating_sub(windows)..];
-            let least = past.iter().map(|(rtt, ..)| rtt[0]).min().expect("one");
+            let known = past.iter().map(|(rtt, ..)| rtt[0]).chain(path_ms);
+            let least = known.min().expect("one");
             let most = past.iter().map(|(rtt, ..)| rtt[1]).max().expect("one");
             let floor = recent.iter().map(|(rtt, ..)| rtt[0]).min().expect("one");
             let ceiling = recent.iter().map(|(rtt, ..)| rtt[1]).max().expect("one");

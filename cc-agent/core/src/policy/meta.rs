@@ -226,6 +226,7 @@ impl fmt::Display for Summary {
         let Interface {
             history,
             situation,
+            shared_rtt,
             rate_memory,
             response,
             changes,
@@ -251,12 +252,17 @@ impl fmt::Display for Summary {
         }
         writeln!(
             f,
-            "observation   {} values: features version {}, the last {history} decisions{}{}{}{}{}",
+            "observation   {} values: features version {}, the last {} decisions{}{}{}{}{}{}",
             self.observation,
             interface.features_version,
+            history,
             match situation {
                 0 => String::new(),
                 _ => format!(", the situation by the last {situation} windows"),
+            },
+            match shared_rtt {
+                false => "",
+                true => ", its least RTT of all flows between the same hosts",
             },
             match rate_memory {
                 0 => String::new(),

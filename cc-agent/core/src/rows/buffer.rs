@@ -84,12 +84,14 @@ impl EpisodeRows {
         }
     }
 
-    /// Adds the row of a window that has ended; the decision on it may still come.
+    /// Adds the row of a window that has ended, with the least RTT of its path that was known then;
+    /// the decision on it may still come.
     pub(crate) fn on_window(
         &mut self,
         buffer: &mut RowBuffer,
         header: &Arc<FileHeader>,
         window: &WindowRecord,
+        path_rtt_us: Option<u32>,
         reward: Reward,
     ) {
         if self.held.len() >= HELD && self.held.back().is_some_and(|newest| newest.settled) {
@@ -100,6 +102,7 @@ impl EpisodeRows {
             flow: self.name,
             sequence: self.sequence,
             window: *window,
+            path_rtt_us,
             initial_cwnd_bytes: self.initial_cwnd_bytes,
             decision: None,
             terms: reward.terms,

@@ -246,7 +246,7 @@ fn foreign_files_and_other_versions_have_errors_of_their_own() {
     write_raw(&path, values, &batch);
     let error = read_all(&path).expect_err("another version");
     assert!(
-        error.contains("version 9, but this build reads versions 1 to 2"),
+        error.contains("version 9, but this build reads versions 1 to 3"),
         "{error}"
     );
 }

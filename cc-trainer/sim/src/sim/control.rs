@@ -401,6 +401,16 @@ impl Control {
         }
     }
 
+    /// The connection is with this host at the far end, of the scenario's
+    /// [hosts](crate::scenario::Scenario::hosts).
+    pub(super) fn set_host(&mut self, host: usize) {
+        match self {
+            Self::Learned(learned) => learned.set_host(host),
+            Self::Observed(observed) => observed.set_host(host),
+            _ => {}
+        }
+    }
+
     /// The connection ends at `now` (`release`).
     pub(super) fn release(&mut self, now: Nanos) {
         match self {

@@ -116,7 +116,7 @@ impl<'a> Application<'a> {
             while let Some(action) = self.next_action(End::Near) {
                 if let Action::Open { connection } = action {
                     let open = || {
-                        let socket = socket(Some(control))?;
+                        let socket = socket(Some(control), Ipv4Addr::UNSPECIFIED)?;
                         self.connect(socket, connection, peer)
                     };
                     connections.push(open().map_err(failed())?);
@@ -163,13 +163,14 @@ impl<'a> Application<'a> {
     }
 
     /// Carries out the far end, in a thread within its namespace. It accepts connections from
-    /// `listener`, or connects to `peer`.
+    /// `listener`, or connects to `peer` from the address `own`.
     ///
     /// # Errors
     ///
     /// Returns an error when a connection is refused, which no path can cause.
     pub(super) fn far(
         &self,
+        own: Ipv4Addr,
         peer: SocketAddrV4,
         listener: Option<Socket>,
     ) -> Result<Received, TrafficError> {
@@ -184,7 +185,7 @@ impl<'a> Application<'a> {
                 let number = number_of(action);
                 match action {
                     Action::Open { .. } => {
-                        let open = || self.connect(socket(None)?, number, peer);
+                        let open = || self.connect(socket(None, own)?, number, peer);
                         connections.push(open().map_err(failed())?);
                     }
                     Action::Send { bytes, .. } => {
@@ -454,15 +455,16 @@ fn latest_socket(connection: &Connection) -> &Socket {
     &connection.socket
 }
 
-/// A socket of the calling thread's namespace, with a local port and the congestion control given.
-fn socket(control: Option<&str>) -> io::Result<Socket> {
+/// A socket of the calling thread's namespace, with a local port and the congestion control and
+/// local address given.
+fn socket(control: Option<&str>, own: Ipv4Addr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
     if let Some(control) = control {
         socket.set_tcp_congestion(control.as_bytes())?;
     }
     socket.set_nonblocking(true)?;
     socket.set_tcp_nodelay(true)?;
-    socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)).into())?;
+    socket.bind(&SocketAddr::from((own, 0)).into())?;
     Ok(socket)
 }
 
@@ -529,7 +531,7 @@ mod tests {
         };
         let received = thread::scope(|scope| {
             let near = scope.spawn(|| application.near("reno", peer, near, |_, _| {}));
-            let far = scope.spawn(|| application.far(peer, far));
+            let far = scope.spawn(|| application.far(*peer.ip(), peer, far));
             near.join().expect("no panic").expect("loopback");
             far.join().expect("no panic").expect("loopback").payload
         });

@@ -61,6 +61,30 @@ impl Tun {
         })?
     }
 
+    /// Adds another address, with no network around it.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when `ip` refuses it.
+    pub(super) fn add(&self, namespace: &Namespace, address: Ipv4Addr) -> Result<(), LinkError> {
+        let command = format!("address add {address}/32 dev {}\n", self.name);
+        namespace.within(|| namespace::ip(&command))?
+    }
+
+    /// Makes the device lead to the addresses of another network, too.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when `ip` refuses it.
+    pub(super) fn lead(
+        &self,
+        namespace: &Namespace,
+        (network, prefix): (Ipv4Addr, u8),
+    ) -> Result<(), LinkError> {
+        let command = format!("route add {network}/{prefix} dev {}\n", self.name);
+        namespace.within(|| namespace::ip(&command))?
+    }
+
     /// Makes packets pass a queue before they leave through the device: `tbf` over `pfifo`
     /// (net/sched/sch_tbf.c, Linux 6.18). TCP's memory is released when `tbf` lets a packet go, so
     /// that TCP Small Queues hold back what would make the queue long.

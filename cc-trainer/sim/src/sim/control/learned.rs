@@ -8,7 +8,7 @@ use cc_ebpf::{
     Totals, first_flight_rate, pacing_rate, reno, restart_after_idle,
 };
 
-use super::records::{AF_INET, Records};
+use super::records::{AF_INET, Records, address};
 use super::{CongestionControl, RateSample, TransmitStart};
 use crate::path::Nanos;
 
@@ -49,7 +49,15 @@ impl Learned {
 
     /// A flow of the same datapath for another connection.
     pub(super) fn another(&self) -> Self {
-        Self::new(self.settings)
+        let mut another = Self::new(self.settings);
+        another.flow.opened.identity = self.flow.opened.identity;
+        another
+    }
+
+    /// Sets the number of the host at the far end, which the flow's records name by an address of
+    /// its own. Must be called before its first ACK.
+    pub(super) fn set_host(&mut self, host: usize) {
+        self.flow.opened.identity.remote_addr = address(host);
     }
 
     /// Takes the slot of a flow that has ended: generations go on, so that a late decision for that

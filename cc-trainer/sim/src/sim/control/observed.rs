@@ -4,7 +4,7 @@
 use bytemuck::Zeroable;
 use cc_ebpf::{AckSample, CaState, CwndState, Decision, Flow, Record, Settings, Totals};
 
-use super::records::{AF_INET, Records};
+use super::records::{AF_INET, Records, address};
 use super::{Acked, CongestionControl, Control, CwndEvent, LostSegment, RateSample, TransmitStart};
 use crate::path::Nanos;
 
@@ -52,11 +52,15 @@ impl Observed {
     /// A control of the same kind, watched too, for another connection; `None` where the control
     /// serves one only. `seed` determines what is random in it.
     pub(super) fn another(&self, seed: u64) -> Option<Self> {
-        Some(Self::of(
-            self.control.another(seed)?,
-            self.name,
-            self.settings,
-        ))
+        let control = self.control.another(seed)?;
+        let mut another = Self::of(control, self.name, self.settings);
+        another.flow.opened.identity = self.flow.opened.identity;
+        Some(another)
+    }
+
+    /// Sets the number of the host at the far end, as of a [learned](super::learned::Learned) flow.
+    pub(super) fn set_host(&mut self, host: usize) {
+        self.flow.opened.identity.remote_addr = address(host);
     }
 
     /// Takes the slot of a flow that has ended, and the records of it that were not taken.

@@ -1,6 +1,6 @@
 //! The records that a simulated flow puts out, as the datapath does through its ring buffer.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, net::Ipv4Addr};
 
 use cc_ebpf::{AckSample, ClosedRecord, Feature, Flow, Header, Record, RecordSink, WindowRecord};
 
@@ -8,6 +8,12 @@ use crate::path::Nanos;
 
 /// `AF_INET`, the address family of [`cc_ebpf::Identity`] for IPv4.
 pub(super) const AF_INET: u16 = 2;
+
+/// The address of host number `host` in an identity: of the network for benchmarks (RFC 2544).
+pub(super) fn address(host: usize) -> [u32; 4] {
+    let address = u32::from(Ipv4Addr::new(198, 18, 0, 0)).wrapping_add(host as u32);
+    [address.to_be(), 0, 0, 0]
+}
 
 /// Records that wait to be taken, the oldest first.
 #[derive(Clone, Debug, Default)]

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    net::SocketAddrV4,
+    net::{Ipv4Addr, SocketAddrV4},
     num::NonZero,
     sync::{
         Arc,
@@ -68,15 +68,22 @@ pub(super) fn run(
         classifier,
         setup.seed,
     )?;
-    let flows = setup.scenario.flows.iter().zip(&setup.flows);
-    let ends = flows.zip(FIRST_PORT..).map(|((flow, setup), port)| End {
-        app: &flow.app,
-        control: control_of(agents, setup),
-        called: match flow.app.has_client() {
-            true => SocketAddrV4::new(addresses.near, port),
-            false => SocketAddrV4::new(addresses.far, port),
-        },
-    });
+    let flows = setup.scenario.flows.iter().zip(setup.scenario.hosts());
+    let flows = flows.zip(&setup.flows);
+    let ends = flows
+        .zip(FIRST_PORT..)
+        .map(|(((flow, host), setup), port)| {
+            let far = addresses.host(host);
+            End {
+                app: &flow.app,
+                control: control_of(agents, setup),
+                far,
+                called: match flow.app.has_client() {
+                    true => SocketAddrV4::new(addresses.near, port),
+                    false => SocketAddrV4::new(far, port),
+                },
+            }
+        });
     let ends: Vec<End<'_>> = ends.collect();
     // A socket belongs to the namespace of the thread that creates it, whichever thread uses it.
     let listen = |client: bool| {
@@ -126,7 +133,7 @@ pub(super) fn run(
                 let receiver = scope.spawn(move || match (shared, at_far) {
                     (Some(application), listener) => {
                         far.enter()?;
-                        Ok(application.far(end.called, listener)?)
+                        Ok(application.far(end.far, end.called, listener)?)
                     }
                     (None, Some(listener)) => Ok(traffic::receive(listener, span, cancel)?),
                     (None, None) => Ok::<_, RunError>(Received::default()),
@@ -204,6 +211,8 @@ fn too_busy(others: f64) -> Option<String> {
 struct End<'a> {
     app: &'a App,
     control: &'a str,
+    /// Address of its host at the far end.
+    far: Ipv4Addr,
     called: SocketAddrV4,
 }
 
