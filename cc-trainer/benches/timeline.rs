@@ -183,7 +183,7 @@ fn generate(directory: &Path, size: u64) -> anyhow::Result<(u64, u64)> {
                     flow: (first + flow as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
                     sequence: sequence as u32,
                     window,
-                    path_rtt_us: None,
+                    path: None,
                     initial_cwnd_bytes: 14_480,
                     decision: decision.clone(),
                     terms,

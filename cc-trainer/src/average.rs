@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cc_core::interface::Interface;
+use cc_core::interface::{Interface, InterfaceError};
 use cc_core::policy::export::ImportError;
 use cc_core::policy::{PolicyFile, PolicyMeta};
 use cc_testbed::summary::utc_now;
@@ -22,8 +22,8 @@ use crate::{
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AverageError {
-    /// There is nothing to average.
-    #[error("{found} policies: give two or more")]
+    /// There is nothing to average, and nothing to change.
+    #[error("{found} policies: give two or more, or one with --shared-path")]
     TooFew {
         /// The number of policies that were given.
         found: usize,
@@ -47,6 +47,9 @@ pub enum AverageError {
         /// What differs: settings, the network, or the transform of its inputs.
         what: String,
     },
+    /// The policies observe nothing that could be shared.
+    #[error("--shared-path: {0}")]
+    Interface(#[from] InterfaceError),
     /// The mean cannot be encoded.
     #[error(transparent)]
     Export(#[from] ExportError),
@@ -55,24 +58,30 @@ pub enum AverageError {
 /// The bytes of a policy file whose parameters are the means of the files' parameters. All else is
 /// the first file's; masks and who has slow start may differ, as with
 /// [`Config::init`](crate::train::config::Config::init), and others may observe less than the
-/// first: the weights of what they do not observe count as 0. A critic that sees more than the
-/// policy is in no file: the baseline of the mean is not trained then. The provenance is that of
-/// all files.
+/// first: the weights of what they do not observe count as 0. With `shared_path` the mean has
+/// [`Interface::shared_path`] set, whether or not the files have; the mean of one file is that file
+/// with the setting. A critic that sees more than the policy is in no file: the baseline of the mean
+/// is not trained then. The provenance is that of all files.
 ///
 /// # Errors
 ///
-/// Returns an error when there are fewer than two files, when networks, interfaces or transforms of
-/// inputs differ, or when a file was not made by the trainer.
-pub fn average(files: &[PolicyFile]) -> Result<Vec<u8>, AverageError> {
+/// Returns an error when there are fewer than two files, or none with `shared_path`; when networks,
+/// interfaces or transforms of inputs differ, or nothing that is observed can be shared; and when a
+/// file was not made by the trainer.
+pub fn average(files: &[PolicyFile], shared_path: bool) -> Result<Vec<u8>, AverageError> {
     let (first, others) = match files {
-        [first, others @ ..] if !others.is_empty() => (first, others),
+        [first, others @ ..] if shared_path || !others.is_empty() => (first, others),
         _ => return Err(AverageError::TooFew { found: files.len() }),
     };
     let decode = |number: usize, file: &PolicyFile| {
         policy_file::decode(file, 0, 0).map_err(|source| AverageError::Import { number, source })
     };
     let network = decode(1, first)?;
-    let interface = &first.meta().interface;
+    let interface = &Interface {
+        shared_path: shared_path || first.meta().interface.shared_path,
+        ..first.meta().interface.clone()
+    };
+    interface.validate()?;
     let mut sums: Vec<f64> = network.parameters.iter().copied().map(f64::from).collect();
     for (file, number) in others.iter().zip(2..) {
         let own = &file.meta().interface;
@@ -88,10 +97,19 @@ pub fn average(files: &[PolicyFile]) -> Result<Vec<u8>, AverageError> {
     let count = files.len() as f64;
     let means: Vec<f32> = sums.iter().map(|sum| (sum / count) as f32).collect();
     let meta = PolicyMeta {
+        interface: interface.clone(),
         provenance: provenance(files),
         ..first.meta().clone()
     };
-    let description = format!("The mean of {} policies, by cc-trainer", files.len());
+    let shared = if shared_path {
+        ", with what is known of a path shared"
+    } else {
+        ""
+    };
+    let description = match others.len() {
+        0 => format!("A policy{shared}, by cc-trainer"),
+        more => format!("The mean of {} policies{shared}, by cc-trainer", more + 1),
+    };
     let (shape, normalizer) = (&network.shape, &network.normalizer);
     Ok(policy_file::encode(
         shape,
@@ -192,7 +210,7 @@ mod tests {
             policy(&[4], 1, 1.0, &later),
             policy(&[4], 2, 3.0, &interface),
         ];
-        let mean = PolicyFile::parse(&average(&files).expect("alike")).expect("valid");
+        let mean = PolicyFile::parse(&average(&files, false).expect("alike")).expect("valid");
         let parameters = |file: &PolicyFile| policy_file::decode(file, 0, 0).expect("ours");
         let [a, b, found] = [&files[0], &files[1], &mean].map(|file| parameters(file).parameters);
         for ((a, b), found) in a.iter().zip(&b).zip(&found) {
@@ -219,7 +237,7 @@ mod tests {
             policy(&[4], 1, 1.0, &more),
             policy(&[4], 2, 1.0, &interface),
         ];
-        let mean = PolicyFile::parse(&average(&files).expect("alike")).expect("valid");
+        let mean = PolicyFile::parse(&average(&files, false).expect("alike")).expect("valid");
         assert_eq!(mean.meta().interface, more);
         let [a, b, found] = [&files[0], &files[1], &mean].map(|file| {
             let network = policy_file::decode(file, 0, 0).expect("ours");
@@ -235,8 +253,27 @@ mod tests {
         let after = at + added;
         assert_eq!(found[after], half(a[after], b[at]));
         let [first, second] = files;
-        let refused = average(&[second, first]).expect_err("the first sees less");
+        let refused = average(&[second, first], false).expect_err("the first sees less");
         assert!(refused.to_string().contains("response"), "{refused}");
+    }
+
+    #[test]
+    fn one_file_is_itself_with_its_path_shared() {
+        let own = Interface {
+            situation: 20,
+            ..Interface::default()
+        };
+        let file = policy(&[4], 1, 1.0, &own);
+        let bytes = average(std::slice::from_ref(&file), true).expect("it has a situation");
+        let shared = PolicyFile::parse(&bytes).expect("valid");
+        let expected = Interface {
+            shared_path: true,
+            ..own
+        };
+        assert_eq!(shared.meta().interface, expected);
+        let parameters = |file: &PolicyFile| policy_file::decode(file, 0, 0).expect("ours");
+        assert_eq!(parameters(&shared).parameters, parameters(&file).parameters);
+        assert_eq!(parameters(&shared).normalizer, parameters(&file).normalizer);
     }
 
     #[test]
@@ -248,11 +285,17 @@ mod tests {
         };
         let first = || policy(&[4], 1, 1.0, &interface);
         let refused = |files: &[PolicyFile], reason: &str| {
-            let error = average(files).expect_err(reason).to_string();
+            let error = average(files, false).expect_err(reason).to_string();
             assert!(error.contains(reason), "{error}");
         };
         refused(&[], "0 policies: give two");
         refused(&[first()], "1 policies: give two");
+        let error = average(&[first()], true).expect_err("it observes no situation");
+        let error = error.to_string();
+        assert!(
+            error.starts_with("--shared-path: shared_path is true"),
+            "{error}"
+        );
         refused(
             &[first(), policy(&[5], 1, 1.0, &interface)],
             "policy 2 differs from the first in its network",

@@ -246,8 +246,8 @@ impl ImportedNetwork {
 
 /// The interface `own` with what `to` observes besides: what a network for `own` is
 /// [widened](ImportedNetwork::widened) for. Where both observe something in different ways, it
-/// stays as it is; but a largest rate that was never forgotten is forgotten as in `to`, and a least
-/// RTT that was the flow's own is shared as in `to`, which changes what the network decides.
+/// stays as it is; but a largest rate that was never forgotten is forgotten as in `to`, and what is
+/// known of a path is shared as in `to`, which changes what the network decides.
 pub fn observing_more(own: &Interface, to: &Interface) -> Interface {
     let other_unless = |windows: usize, other: usize| match windows {
         0 => other,
@@ -256,7 +256,7 @@ pub fn observing_more(own: &Interface, to: &Interface) -> Interface {
     Interface {
         features_version: own.features_version.max(to.features_version),
         situation: other_unless(own.situation, to.situation),
-        shared_rtt: own.shared_rtt || to.shared_rtt,
+        shared_path: own.shared_path || to.shared_path,
         rate_memory: other_unless(own.rate_memory, to.rate_memory),
         response: other_unless(own.response, to.response),
         changes: other_unless(own.changes, to.changes),

@@ -1122,7 +1122,7 @@ impl Recorded {
             flow: self.flow,
             sequence: number as u32,
             window,
-            path_rtt_us: None,
+            path: None,
             initial_cwnd_bytes: 14_480,
             decision: None,
             terms,

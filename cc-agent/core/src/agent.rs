@@ -893,8 +893,8 @@ impl FollowFlows for Agent {
             &flow.measured,
             reward.value,
         );
-        let path_rtt_us = self.paths.observe(&flow.identity, window);
-        flow.windows.push(&policy.interface, window, path_rtt_us);
+        let path = self.paths.observe(&flow.identity, window);
+        flow.windows.push(&policy.interface, window, path);
         // A window that the policy is not asked about is recorded all the same.
         let unasked = policy.interface.unasked(window);
         let is_asked = unasked.is_none();
@@ -912,7 +912,7 @@ impl FollowFlows for Agent {
             if let Some(replaced) = &replaced {
                 episode.settle(rows, Some(header), replaced.window.index, None);
             }
-            episode.on_window(rows, header, window, path_rtt_us, reward);
+            episode.on_window(rows, header, window, path, reward);
             if !is_asked {
                 episode.settle(rows, Some(header), window.index, None);
             }

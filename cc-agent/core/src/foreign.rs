@@ -251,7 +251,7 @@ impl FollowFlows for ForeignFlows {
         };
         let former = flow.last.replace(window);
         flow.measured = Measured::following(former.as_ref(), &window);
-        let path_rtt_us = self.paths.observe(&flow.identity, &window);
+        let path = self.paths.observe(&flow.identity, &window);
         if let Some(groups) = &mut self.groups {
             groups.window(
                 flow.identity.cgroup_id,
@@ -268,7 +268,7 @@ impl FollowFlows for ForeignFlows {
             }
             let reward = Reward::of(&window, &header.interface.reward);
             let rows = &mut recording.rows;
-            episode.on_window(rows, header, &window, path_rtt_us, reward);
+            episode.on_window(rows, header, &window, path, reward);
         }
     }
 

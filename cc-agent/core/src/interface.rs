@@ -43,12 +43,12 @@ pub struct Interface {
     /// [`Aspect`]s of its situation. 0 leaves them out, as do files from before there were any.
     #[serde(skip_serializing_if = "is_zero")]
     pub situation: usize,
-    /// Whether the least RTT that the situation compares with is that of all flows between the same
-    /// hosts, not only the flow's own: what they had lately, as [`crate::rows::Row::path_rtt_us`]
-    /// records it. Files without this field, all of those from before it, compare with the flow's
-    /// own.
+    /// Whether the situation compares with what all flows between the same hosts know, and not only
+    /// with the flow's own past: with the least RTT that they had lately, and with a largest rate
+    /// that is shared among as many flows as they are. [`crate::rows::Row::path`] records it. Files
+    /// without this field, all of those from before it, compare with the flow's own.
     #[serde(skip_serializing_if = "is_off")]
-    pub shared_rtt: bool,
+    pub shared_path: bool,
     /// Number of windows in which the largest rate that [`Aspect::Slowdown`] compares with falls by
     /// a factor of e, down to the recent rate. 0 never lets it fall, as do files from before there
     /// was such a number.
@@ -257,9 +257,9 @@ impl Interface {
             "0 to 1000 windows",
         )?;
         check(
-            !self.shared_rtt || self.situation > 0,
-            "shared_rtt",
-            self.shared_rtt.to_string(),
+            !self.shared_path || self.situation > 0,
+            "shared_path",
+            self.shared_path.to_string(),
             "false without a situation",
         )?;
         check(
@@ -363,7 +363,7 @@ impl Default for Interface {
             window_ms: 100,
             history: 20,
             situation: 0,
-            shared_rtt: false,
+            shared_path: false,
             rate_memory: 0,
             response: 0,
             changes: 0,
@@ -814,7 +814,7 @@ mod tests {
             ("window_ms is 0", |e| e.window_ms = 0),
             ("history is 5000", |e| e.history = 5000),
             // Each of these four needs another.
-            ("shared_rtt is true", |e| e.shared_rtt = true),
+            ("shared_path is true", |e| e.shared_path = true),
             ("rate_memory is 200", |e| e.rate_memory = 200),
             ("response is 40", |e| e.response = 40),
             ("changes is 20", |e| e.changes = 20),

@@ -13,6 +13,7 @@
 //! | [`canary`] | a candidate policy beside the incumbent, and the guard rails for it |
 //! | [`interface`] | the settings that define a policy's observations, actions and rewards |
 //! | [`observation`], [`action`], [`reward`] | what a policy sees, does and is rewarded for |
+//! | [`paths`] | what the flows between two hosts know of their path |
 //! | [`objective`] | what a flow is to achieve, in quantities that its host observes |
 //! | [`tolerance`] | how much worse than the policy in service another one may be |
 //! | [`policy`] | policies, and the files that they are stored in |
@@ -73,7 +74,7 @@ pub mod interface;
 pub mod objective;
 pub mod observation;
 pub mod ownership;
-mod paths;
+pub mod paths;
 pub mod policy;
 pub mod regular_file;
 pub mod remote;

@@ -29,7 +29,10 @@ use std::collections::VecDeque;
 use cc_ebpf::{FEATURES, Feature, Unit, WindowRecord};
 
 use self::situation::Situation;
-use crate::interface::{Interface, Quantity, Scales};
+use crate::{
+    interface::{Interface, Quantity, Scales},
+    paths::PathView,
+};
 
 /// The last k decisions on a flow, k being [`Interface::history`].
 #[derive(Clone, Debug, PartialEq)]
@@ -79,12 +82,11 @@ impl Windows {
     }
 
     /// Adds a window. Every window of a flow is added when it ends, whether or not the policy is
-    /// asked about it. `path_rtt_us` is the least RTT that the flows between the same hosts knew at
-    /// its end, µs, as far as they did; it is used where the interface
-    /// [shares](Interface::shared_rtt) it.
-    pub fn push(&mut self, interface: &Interface, window: &WindowRecord, path_rtt_us: Option<u32>) {
+    /// asked about it. `path` is what was known of the flow's path at its end; it is used where the
+    /// interface [shares](Interface::shared_path) it.
+    pub fn push(&mut self, interface: &Interface, window: &WindowRecord, path: Option<PathView>) {
         self.situation
-            .push(window, path_rtt_us.filter(|_| interface.shared_rtt));
+            .push(window, path.filter(|_| interface.shared_path));
         self.series.push(interface, window);
     }
 }

@@ -1,10 +1,11 @@
-//! Paths: what the flows between two hosts know of the path that they share, which is its least
-//! RTT.
+//! Paths: what the flows between two hosts know of the path that they share, which is its least RTT
+//! and how many they are.
 //!
 //! A flow that begins while others keep a queue has never seen the path without one: to it a
-//! standing queue is a long path, and it leaves the others less than their share. What the flows
-//! before it have seen tells the two apart. RFC 9040 describes such *ensemble sharing* among the
-//! concurrent connections of two hosts, of RTTs, too (section 6.1).
+//! standing queue is a long path, and its share is not that of the others. What the flows before it
+//! have seen tells the two apart. And the first one of many, which had the path for itself, can tell
+//! from their number that it will not have it again. RFC 9040 describes such *ensemble sharing*
+//! among the concurrent connections of two hosts.
 //!
 //! A path is known while a flow on it is followed, and an RTT that no flow has seen again for five
 //! to ten minutes is forgotten, because routes change. It is told by the addresses of both ends and
@@ -17,6 +18,16 @@ use cc_ebpf::{Feature, Identity, WindowRecord};
 
 /// Time after which the older half of what was seen is forgotten, ns.
 const HALF_NS: u64 = 300_000_000_000;
+
+/// What is known of a flow's path at the end of a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathView {
+    /// Least RTT that flows between the same hosts had lately, this window included, µs; `None`
+    /// while none is known.
+    pub rtt_us: Option<u32>,
+    /// Number of flows between these hosts that are followed, with this one.
+    pub flows: u32,
+}
 
 /// The paths of all flows that are followed.
 #[derive(Clone, Debug, Default)]
@@ -46,7 +57,7 @@ impl From<&Identity> for Ends {
 #[derive(Clone, Debug, Default)]
 struct Path {
     /// Number of flows on it that are followed at present.
-    flows: usize,
+    flows: u32,
     least: Least,
 }
 
@@ -68,14 +79,17 @@ impl Paths {
         }
     }
 
-    /// Adds a window of a flow, and returns the least RTT of the flow's path with it, µs; `None`
-    /// while none is known.
-    pub(crate) fn observe(&mut self, flow: &Identity, window: &WindowRecord) -> Option<u32> {
+    /// Adds a window of a flow, and returns what is known of its path then; `None` when the flow has
+    /// not begun.
+    pub(crate) fn observe(&mut self, flow: &Identity, window: &WindowRecord) -> Option<PathView> {
         let path = self.known.get_mut(&flow.into())?;
         let rtt_us = window.features.min[Feature::LatestRtt as usize];
         let has_rtt = window.acks > 0 && rtt_us > 0;
-        path.least
-            .observe(window.header.time_ns, has_rtt.then_some(rtt_us))
+        let rtt_us = has_rtt.then_some(rtt_us);
+        Some(PathView {
+            rtt_us: path.least.observe(window.header.time_ns, rtt_us),
+            flows: path.flows,
+        })
     }
 }
 
@@ -135,6 +149,12 @@ mod tests {
         window
     }
 
+    /// The least RTT after a window, µs, and the number of flows.
+    fn seen(paths: &mut Paths, flow: &Identity, window: &WindowRecord) -> (Option<u32>, u32) {
+        let view = paths.observe(flow, window).expect("it has begun");
+        (view.rtt_us, view.flows)
+    }
+
     #[test]
     fn flows_between_the_same_hosts_know_what_each_has_seen() {
         let mut paths = Paths::default();
@@ -146,12 +166,13 @@ mod tests {
         for flow in [first, second, flow(2, 7), flow(1, 8)] {
             paths.join(&flow);
         }
-        assert_eq!(paths.observe(&first, &window(1, 20_000)), Some(20_000));
-        assert_eq!(paths.observe(&second, &window(2, 80_000)), Some(20_000));
-        let elsewhere = paths.observe(&flow(2, 7), &window(2, 80_000));
-        assert_eq!(elsewhere, Some(80_000), "another host");
-        let elsewhere = paths.observe(&flow(1, 8), &window(2, 80_000));
-        assert_eq!(elsewhere, Some(80_000), "another network namespace");
+        let paths = &mut paths;
+        assert_eq!(seen(paths, &first, &window(1, 20_000)), (Some(20_000), 2));
+        assert_eq!(seen(paths, &second, &window(2, 80_000)), (Some(20_000), 2));
+        let elsewhere = seen(paths, &flow(2, 7), &window(2, 80_000));
+        assert_eq!(elsewhere, (Some(80_000), 1), "another host");
+        let elsewhere = seen(paths, &flow(1, 8), &window(2, 80_000));
+        assert_eq!(elsewhere, (Some(80_000), 1), "another network namespace");
     }
 
     #[test]
@@ -162,13 +183,14 @@ mod tests {
         paths.join(&flow);
         paths.observe(&flow, &window(1, 20_000));
         paths.leave(&flow);
-        assert_eq!(paths.observe(&flow, &window(2, 80_000)), Some(20_000));
+        let paths = &mut paths;
+        assert_eq!(seen(paths, &flow, &window(2, 80_000)), (Some(20_000), 1));
         paths.leave(&flow);
         assert_eq!(paths.observe(&flow, &window(3, 80_000)), None);
         assert!(paths.known.is_empty());
         paths.leave(&flow);
         paths.join(&flow);
-        assert_eq!(paths.observe(&flow, &window(4, 80_000)), Some(80_000));
+        assert_eq!(seen(paths, &flow, &window(4, 80_000)), (Some(80_000), 1));
     }
 
     #[test]
@@ -178,10 +200,11 @@ mod tests {
         paths.join(&flow);
         let mut empty = WindowRecord::zeroed();
         empty.header.time_ns = SECOND;
-        assert_eq!(paths.observe(&flow, &empty), None);
-        assert_eq!(paths.observe(&flow, &window(2, 0)), None);
-        assert_eq!(paths.observe(&flow, &window(3, 20_000)), Some(20_000));
-        assert_eq!(paths.observe(&flow, &empty), Some(20_000), "a late record");
+        let paths = &mut paths;
+        assert_eq!(seen(paths, &flow, &empty), (None, 1));
+        assert_eq!(seen(paths, &flow, &window(2, 0)), (None, 1));
+        assert_eq!(seen(paths, &flow, &window(3, 20_000)), (Some(20_000), 1));
+        assert_eq!(seen(paths, &flow, &empty), (Some(20_000), 1), "it is late");
     }
 
     proptest! {

@@ -3,6 +3,7 @@
 use bytemuck::Zeroable;
 use cc_core::interface::Interface;
 use cc_core::observation::{History, Windows, observe};
+use cc_core::paths::PathView;
 use cc_ebpf::{FEATURES, WindowRecord};
 
 /// Windows of very different flows, always the same ones.
@@ -48,7 +49,8 @@ fn observations(interface: &Interface, windows: &[WindowRecord]) -> Vec<Vec<f32>
     (windows.iter().enumerate())
         .map(|(i, window)| {
             // What is known of the path is observed only where the interface says so.
-            memory.push(interface, window, Some(1 + i as u32));
+            let (rtt_us, flows) = (Some(1 + i as u32), 1 + i as u32 % 7);
+            memory.push(interface, window, Some(PathView { rtt_us, flows }));
             let observation = observe(interface, window, &history, &memory);
             history.push(interface, i % actions, u64::from(window.cwnd) * 1_448);
             observation

@@ -38,7 +38,7 @@
 //!     flow: 7,
 //!     sequence,
 //!     window: WindowRecord::zeroed(),
-//!     path_rtt_us: Some(20_000),
+//!     path: None,
 //!     initial_cwnd_bytes: 14_480,
 //!     decision: None,
 //!     terms: Terms::default(),

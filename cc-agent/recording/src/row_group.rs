@@ -75,7 +75,8 @@ pub(super) fn write_group<W: Write + Send>(
     columns.always::<Int32Type>(|row| row.netns as i32)?;
     columns.always::<Int32Type>(|row| row.window.app_limited_acks as i32)?;
     columns.always::<Int32Type>(|row| row.window.marked as i32)?;
-    columns.maybe::<Int32Type>(|row| row.path_rtt_us.map(|us| us as i32))?;
+    columns.maybe::<Int32Type>(|row| Some(row.path?.rtt_us? as i32))?;
+    columns.maybe::<Int32Type>(|row| Some(row.path?.flows as i32))?;
     columns.group.close()?;
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytemuck::Zeroable;
 use cc_core::{
     interface::Interface,
+    paths::PathView,
     reward::Terms,
     rows::{AddressForm, Decided, FileHeader, NO_MODE, Row},
 };
@@ -63,11 +64,13 @@ pub(crate) fn row() -> impl Strategy<Value = Row> {
         delay,
         loss,
     });
+    let path = (proptest::option::of(any::<u32>()), any::<u32>())
+        .prop_map(|(rtt_us, flows)| PathView { rtt_us, flows });
     let name = || proptest::option::of("[a-z0-9.:]{0,20}".prop_map(Arc::from));
     (
         (
             (any::<u64>(), any::<u32>()),
-            (window(), proptest::option::of(any::<u32>())),
+            (window(), proptest::option::of(path)),
             any::<u64>(),
         ),
         (
@@ -80,14 +83,14 @@ pub(crate) fn row() -> impl Strategy<Value = Row> {
     )
         .prop_map(
             |(
-                ((flow, sequence), (window, path_rtt_us), initial_cwnd_bytes),
+                ((flow, sequence), (window, path), initial_cwnd_bytes),
                 (decision, terms, reward, end),
                 (local, remote, (cgroup, cookie, netns)),
             )| Row {
                 flow,
                 sequence,
                 window,
-                path_rtt_us,
+                path,
                 initial_cwnd_bytes,
                 decision,
                 terms,

@@ -14,6 +14,7 @@ use cc_ebpf::{Decision, FEATURES, Feature, Header, Mode, WindowRecord};
 use parquet::schema::types::ColumnPath;
 
 use cc_core::{
+    paths::PathView,
     reward::Terms,
     rows::{Decided, FileHeader, NO_MODE, Row},
 };
@@ -54,6 +55,7 @@ use crate::columns::{number, text, timestamp};
 /// | `app_limited_acks` | ACKs of segments sent with too little to send, or before a pause |
 /// | `marked` | segments that ACKs delivered with the ECN echo |
 /// | `path_rtt_us` | least RTT of all flows between these hosts lately; null while unknown |
+/// | `path_flows` | number of flows between these hosts, this one included; null while unknown |
 ///
 /// Each of the 20 `features` is a structure of the statistics over the window's ACKs: `sum`, `min`,
 /// `max`, `reference` (the first value), and `squares`, the sum of the squared deviations from
@@ -106,6 +108,7 @@ pub fn schema() -> SchemaRef {
             always("app_limited_acks", DataType::UInt32),
             always("marked", DataType::UInt32),
             maybe("path_rtt_us", DataType::UInt32),
+            maybe("path_flows", DataType::UInt32),
         ]))
     });
     SCHEMA.clone()
@@ -115,7 +118,7 @@ pub fn schema() -> SchemaRef {
 /// files of version 2 do not have either.
 const SINCE_VERSION_2: [&str; 4] = ["cookie", "netns", "app_limited_acks", "marked"];
 /// The columns that files of version 2 do not have: the last ones of [`schema`].
-const SINCE_VERSION_3: [&str; 1] = ["path_rtt_us"];
+const SINCE_VERSION_3: [&str; 2] = ["path_rtt_us", "path_flows"];
 
 /// Returns the columns of a file that has `found`: those of an earlier version if it has as many,
 /// otherwise those of [`schema`].
@@ -293,6 +296,7 @@ struct Columns<'a> {
     app_limited_acks: Option<&'a UInt32Array>,
     marked: Option<&'a UInt32Array>,
     path_rtt_us: Option<&'a UInt32Array>,
+    path_flows: Option<&'a UInt32Array>,
 }
 
 impl<'a> Columns<'a> {
@@ -304,7 +308,7 @@ impl<'a> Columns<'a> {
         };
         let [cookie, netns, app_limited_acks, marked] =
             SINCE_VERSION_2.map(|name| batch.column_by_name(name));
-        let [path_rtt_us] = SINCE_VERSION_3.map(|name| batch.column_by_name(name));
+        let [path_rtt_us, path_flows] = SINCE_VERSION_3.map(|name| batch.column_by_name(name));
         let texts = |name| {
             let keys = column(name).as_dictionary::<Int32Type>();
             let values = keys.values().as_string::<i32>();
@@ -370,6 +374,7 @@ impl<'a> Columns<'a> {
             app_limited_acks: app_limited_acks.map(AsArray::as_primitive),
             marked: marked.map(AsArray::as_primitive),
             path_rtt_us: path_rtt_us.map(AsArray::as_primitive),
+            path_flows: path_flows.map(AsArray::as_primitive),
         }
     }
 
@@ -419,7 +424,7 @@ impl<'a> Columns<'a> {
             flow: self.flow.value(i),
             sequence: self.sequence.value(i),
             window,
-            path_rtt_us: self.path_rtt_us.and_then(|column| maybe(column, i)),
+            path: self.path(i),
             initial_cwnd_bytes: self.initial_cwnd_bytes.value(i),
             decision: self.decision(header, i)?,
             terms: Terms {
@@ -435,6 +440,12 @@ impl<'a> Columns<'a> {
             cookie: self.cookie.map_or(0, |column| column.value(i)),
             netns: self.netns.map_or(0, |column| column.value(i)),
         })
+    }
+
+    fn path(&self, i: usize) -> Option<PathView> {
+        let flows = self.path_flows.and_then(|column| maybe(column, i))?;
+        let rtt_us = self.path_rtt_us.and_then(|column| maybe(column, i));
+        Some(PathView { rtt_us, flows })
     }
 
     fn decision(

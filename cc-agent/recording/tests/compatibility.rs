@@ -43,10 +43,10 @@ fn the_rows_of_version_2_are_read_and_know_nothing_of_the_path() {
     let (header, rows) = recorded("version-2.parquet");
     assert_eq!(rows.len(), 16);
     let interface = &header.interface;
-    assert!(interface.situation > 0 && !interface.shared_rtt);
+    assert!(interface.situation > 0 && !interface.shared_path);
     let mut flows: BTreeMap<u64, Replay> = BTreeMap::new();
     for row in &rows {
-        assert_eq!(row.path_rtt_us, None);
+        assert_eq!(row.path, None);
         assert!(row.cookie != 0 && row.netns != 0);
         let observation = flows.entry(row.flow).or_default().next(interface, row);
         assert_eq!(observation.len(), interface.observation_len());

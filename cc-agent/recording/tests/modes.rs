@@ -41,7 +41,7 @@ fn modes_do_not_depend_on_the_umask() {
         flow: 7,
         sequence: 0,
         window: WindowRecord::zeroed(),
-        path_rtt_us: None,
+        path: None,
         initial_cwnd_bytes: 14_480,
         decision: None,
         terms: Terms::default(),

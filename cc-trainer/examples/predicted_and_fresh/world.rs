@@ -101,7 +101,7 @@ pub(crate) fn rows(
                 flow: run.id,
                 sequence: rows.len() as u32,
                 window: *window,
-                path_rtt_us: None,
+                path: None,
                 initial_cwnd_bytes: 14_480,
                 decision: newest
                     .then(|| decided(interface, &asked.query, choice))

@@ -15,6 +15,7 @@ use std::{
 use bytemuck::{Pod, Zeroable};
 use cc_core::{
     interface::Interface,
+    paths::PathView,
     reward::Terms,
     rows::{Decided, FileHeader, Row},
 };
@@ -408,6 +409,9 @@ struct Packed {
     flags: u16,
     /// Least RTT of the path, µs; 0 where it is unknown.
     path_rtt_us: u32,
+    /// Number of flows on the path; 0 where it is unknown.
+    path_flows: u32,
+    reserved: u32,
 }
 
 // Bits of `Packed::flags`: the flow ends with this row, and which parts of its decision are known.
@@ -433,7 +437,8 @@ impl Packed {
             cookie: row.cookie,
             terms: [throughput, delay, loss],
             window: row.window,
-            path_rtt_us: row.path_rtt_us.unwrap_or(0),
+            path_rtt_us: row.path.and_then(|path| path.rtt_us).unwrap_or(0),
+            path_flows: row.path.map_or(0, |path| path.flows),
             sequence: row.sequence,
             source,
             reward: row.reward,
@@ -470,7 +475,10 @@ impl Packed {
             flow: self.flow,
             sequence: self.sequence,
             window: self.window,
-            path_rtt_us: (self.path_rtt_us > 0).then_some(self.path_rtt_us),
+            path: (self.path_flows > 0).then_some(PathView {
+                rtt_us: (self.path_rtt_us > 0).then_some(self.path_rtt_us),
+                flows: self.path_flows,
+            }),
             initial_cwnd_bytes: self.initial_cwnd_bytes,
             decision: has(DECIDED).then(|| Decided {
                 action: has(ACTION).then_some(self.action as u8),

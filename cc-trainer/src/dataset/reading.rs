@@ -115,7 +115,7 @@ mod tests {
             flow: 1,
             sequence: index,
             window,
-            path_rtt_us: None,
+            path: None,
             initial_cwnd_bytes: 10_000,
             decision: Some(Decided {
                 action: Some(0),

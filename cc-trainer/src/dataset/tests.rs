@@ -106,7 +106,7 @@ pub(crate) fn record(
                     flow,
                     sequence,
                     window: *window,
-                    path_rtt_us: None,
+                    path: None,
                     initial_cwnd_bytes: 14_480,
                     decision,
                     terms,

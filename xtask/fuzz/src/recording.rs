@@ -100,7 +100,7 @@ fn row(sequence: u32) -> Row {
         flow: 1,
         sequence,
         window,
-        path_rtt_us: None,
+        path: None,
         initial_cwnd_bytes: 14480,
         decision: None,
         terms: Terms::default(),

@@ -116,10 +116,10 @@ fn a_policy_that_leaves_slow_start_alone_is_first_asked_after_it() {
 
 #[test]
 fn a_flow_observes_the_least_rtt_of_its_path_where_it_is_shared() {
-    for (shared_rtt, expected) in [(false, 0.0), (true, 4_f32.ln())] {
+    for (shared_path, expected) in [(false, 0.0), (true, 4_f32.ln())] {
         let interface = Interface {
             situation: 20,
-            shared_rtt,
+            shared_path,
             ..Interface::default()
         };
         let floor = interface.situation_offset();
@@ -140,7 +140,7 @@ fn a_flow_observes_the_least_rtt_of_its_path_where_it_is_shared() {
             feed(&mut agent, &Record::Window(window));
             floors.push(agent.take_batch(1).queries[0].observation[floor]);
         }
-        assert_eq!(floors, [0.0, expected, 0.0], "shared: {shared_rtt}");
+        assert_eq!(floors, [0.0, expected, 0.0], "shared: {shared_path}");
     }
 }
 
@@ -651,7 +651,7 @@ mod recording {
     fn rows_rebuild_observations_with_an_rtt_that_is_shared() {
         rows_rebuild_those_of(&Interface {
             situation: 20,
-            shared_rtt: true,
+            shared_path: true,
             ..Interface::default()
         });
     }

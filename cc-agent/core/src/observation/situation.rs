@@ -5,12 +5,14 @@
 //! since the flow began, nor how deep the queue can become. These inputs compare the last windows
 //! with all of them. They are ratios, so that they mean the same at any rate and RTT.
 //!
-//! The least RTT may be that of all flows between the same hosts ([`Interface::shared_rtt`]), by
-//! which a flow that began while others kept a queue can tell it from a long path.
-//!
 //! The largest rate may be forgotten with time ([`Interface::rate_memory`]). The first flow of many
 //! remembers that it had the path for itself, which none of the others ever had: as long as it does
 //! it is in another situation than they are, and a policy need not give it the same rate.
+//!
+//! Flows between the same hosts may share what they know ([`Interface::shared_path`]). The least RTT
+//! is then that of all of them, by which a flow that began while others kept a queue can tell it
+//! from a long path. And the largest rate is one among as many flows as there are: where they
+//! become more, what each remembers becomes less.
 
 use std::collections::VecDeque;
 
@@ -20,6 +22,7 @@ use super::{changes::Changes, response::Response};
 use crate::{
     interface::{Aspect, Interface},
     objective::Measured,
+    paths::PathView,
 };
 
 /// What a window adds: the extremes of the RTT, and amounts of bytes and time.
@@ -28,15 +31,18 @@ struct Seen {
     least_rtt_us: u32,
     largest_rtt_us: u32,
     measured: Measured,
+    /// Number of flows on the path, this one included; 1 where that is not shared.
+    flows: u32,
 }
 
 impl Seen {
-    fn of(window: &WindowRecord) -> Self {
+    fn of(window: &WindowRecord, flows: u32) -> Self {
         let features = &window.features;
         Self {
             least_rtt_us: features.min[Feature::LatestRtt as usize],
             largest_rtt_us: features.max[Feature::LatestRtt as usize],
             measured: Measured::of(window),
+            flows,
         }
     }
 }
@@ -51,7 +57,7 @@ pub(super) struct Situation {
     /// Least RTT of all windows, µs.
     least_rtt_us: u32,
     /// Least RTT of the flow's path that was known at the end of the newest window, µs; `None`
-    /// where none is known or it is not [shared](Interface::shared_rtt).
+    /// where none is known or it is not [shared](Interface::shared_path).
     path_rtt_us: Option<u32>,
     /// Largest RTT of all windows, µs.
     largest_rtt_us: u32,
@@ -91,20 +97,25 @@ impl Situation {
         }
     }
 
-    /// Adds a window, and the least RTT of the flow's path that is known at its end, µs.
-    pub(super) fn push(&mut self, window: &WindowRecord, path_rtt_us: Option<u32>) {
+    /// Adds a window, and what is known of the flow's path at its end.
+    pub(super) fn push(&mut self, window: &WindowRecord, path: Option<PathView>) {
         if self.windows == 0 || window.acks == 0 {
             return;
         }
         self.response.push(window);
         self.changes.push(window);
-        let seen = Seen::of(window);
+        let flows = path.map_or(1, |path| path.flows.max(1));
+        let before = self.recent.back().map_or(flows, |seen| seen.flows);
+        if flows > before {
+            self.largest_mbps *= f64::from(before) / f64::from(flows);
+        }
+        let seen = Seen::of(window, flows);
         if self.recent.len() == self.windows {
             self.recent.pop_front();
         }
         self.recent.push_back(seen);
         self.least_rtt_us = self.least_rtt_us.min(seen.least_rtt_us.max(1));
-        self.path_rtt_us = path_rtt_us;
+        self.path_rtt_us = path.and_then(|path| path.rtt_us);
         self.largest_rtt_us = self.largest_rtt_us.max(seen.largest_rtt_us);
         self.rtt_min_us = window.features.min[Feature::RttMin as usize];
         self.without_loss = match seen.measured.lost_bytes {
@@ -112,7 +123,7 @@ impl Situation {
             _ => 0,
         };
         if self.recent.len() == self.windows {
-            let mbps = self.recent_sum().throughput_mbps();
+            let mbps = self.recent_mbps_among(flows);
             self.largest_mbps = (self.largest_mbps * self.remembered).max(mbps);
         }
     }
@@ -153,6 +164,21 @@ impl Situation {
             Aspect::Swing => self.response.swing(),
             Aspect::ChangeResponse => self.changes.slope(),
             Aspect::ChangeSwing => self.changes.swing(),
+        }
+    }
+
+    /// The rate of the recent windows, Mbit/s, had there been so many flows on the path in those in
+    /// which there were fewer.
+    fn recent_mbps_among(&self, flows: u32) -> f64 {
+        let bytes = |seen: &Seen| {
+            let share = f64::from(seen.flows.min(flows)) / f64::from(flows);
+            seen.measured.acked_bytes as f64 * share
+        };
+        let ns: u64 = self.recent.iter().map(|seen| seen.measured.ns).sum();
+        match ns {
+            0 => 0.0,
+            // Bits per ns are Gbit/s.
+            _ => self.recent.iter().map(bytes).sum::<f64>() * 8e3 / ns as f64,
         }
     }
 
@@ -239,19 +265,40 @@ mod tests {
         assert_eq!(value(&situation, Aspect::WithoutLoss), 0.0);
     }
 
+    /// What is known of a path with so many flows.
+    fn path(rtt_us: Option<u32>, flows: u32) -> Option<PathView> {
+        Some(PathView { rtt_us, flows })
+    }
+
     #[test]
     fn the_least_rtt_may_be_one_that_other_flows_had() {
         let mut situation = of(2);
-        situation.push(&window([40, 80], 30, 0), Some(10_000));
+        situation.push(&window([40, 80], 30, 0), path(Some(10_000), 2));
         assert_eq!(value(&situation, Aspect::Floor), 4_f32.ln());
         assert_eq!(value(&situation, Aspect::Depth), 8_f32.ln());
         assert_eq!(value(&situation, Aspect::Drift), 2_f32.ln());
-        situation.push(&window([40, 80], 30, 0), Some(20_000));
+        situation.push(&window([40, 80], 30, 0), path(Some(20_000), 2));
         assert_eq!(value(&situation, Aspect::Floor), 2_f32.ln(), "forgotten");
         for known in [Some(50_000), None] {
-            situation.push(&window([40, 80], 30, 0), known);
+            situation.push(&window([40, 80], 30, 0), path(known, 2));
             assert_eq!(value(&situation, Aspect::Floor), 0.0, "its own is less");
         }
+    }
+
+    #[test]
+    fn the_largest_rate_is_one_among_as_many_flows() {
+        let mut situation = of(2);
+        // Alone, then among two, then among four, always with its share.
+        for (segments, flows) in [(80, 1), (80, 1), (40, 2), (40, 2), (20, 4), (20, 4)] {
+            situation.push(&window([10, 20], segments, 0), path(None, flows));
+        }
+        assert_eq!(value(&situation, Aspect::Slowdown), 0.0);
+        situation.push(&window([10, 20], 10, 0), path(None, 4));
+        situation.push(&window([10, 20], 10, 0), path(None, 4));
+        assert_eq!(value(&situation, Aspect::Slowdown), 2_f32.ln(), "half");
+        situation.push(&window([10, 20], 10, 0), path(None, 1));
+        let slowdown = value(&situation, Aspect::Slowdown);
+        assert_eq!(slowdown, 2_f32.ln(), "that others end brings nothing back");
     }
 
     #[test]
@@ -285,14 +332,16 @@ mod tests {
             rate_memory in 0_usize..30,
             past in prop::collection::vec((1_u32..500, 0_u32..500, 0_u32..50, 0_u32..3), 1..20),
             path_ms in prop::option::of(1_u32..500),
+            flows in prop::collection::vec(1_u32..9, 20),
         ) {
             let past: Vec<_> = past
                 .into_iter()
                 .map(|(least, more, acked, lost)| ([least, least + more], acked, lost))
                 .collect();
             let mut situation = forgetting(windows, rate_memory);
-            for (rtt, acked, lost) in &past {
-                situation.push(&window(*rtt, *acked, *lost), path_ms.map(|ms| ms * 1000));
+            for ((rtt, acked, lost), flows) in past.iter().zip(&flows) {
+                let path = path(path_ms.map(|ms| ms * 1000), *flows);
+                situation.push(&window(*rtt, *acked, *lost), path);
             }
             let ratio = |a: u32, b: u32| (f64::from(a) / f64::from(b)).ln() as f32;
             let recent = &past[past.len().saturating_sub(windows)..];
@@ -309,19 +358,26 @@ mod tests {
             let part = f64::from(lost) / f64::from((lost + acked).max(1));
             prop_assert!((f64::from(value(&situation, Aspect::Loss)) - part).abs() < 1e-6);
             // What is left of each rate, with the newest one first.
-            let left = past.windows(windows).rev().enumerate().map(|(age, windows)| {
-                let acked: u32 = windows.iter().map(|(_, acked, _)| acked).sum();
+            let flows = &flows[..past.len()];
+            let all: Vec<_> = past.iter().zip(flows).collect();
+            let left = all.windows(windows).rev().enumerate().map(|(age, windows)| {
+                let newest = past.len() - 1 - age;
+                let among = |n: u32| f64::from(n.min(flows[newest])) / f64::from(flows[newest]);
+                let acked = windows.iter().map(|((_, acked, _), n)| f64::from(*acked) * among(**n));
+                let acked: f64 = acked.sum();
+                let rises = flows[newest..].windows(2);
+                let left: f64 = rises.map(|n| f64::from(n[0].min(n[1])) / f64::from(n[1])).product();
                 let lifetimes = match rate_memory {
                     0 => 0.0,
                     _ => age as f64 / rate_memory as f64,
                 };
-                f64::from(acked) * (-lifetimes).exp()
+                acked * left * (-lifetimes).exp()
             });
             let largest = left.fold(0.0, f64::max);
             let slowdown = value(&situation, Aspect::Slowdown);
             match (acked, past.len() >= windows) {
                 (1.., true) => {
-                    let expected = (largest / f64::from(acked)).ln() as f32;
+                    let expected = (largest / f64::from(acked)).ln().max(0.0) as f32;
                     prop_assert!((slowdown - expected).abs() < 1e-6);
                 }
                 _ => prop_assert_eq!(slowdown, 0.0),

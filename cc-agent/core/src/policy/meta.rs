@@ -226,7 +226,7 @@ impl fmt::Display for Summary {
         let Interface {
             history,
             situation,
-            shared_rtt,
+            shared_path,
             rate_memory,
             response,
             changes,
@@ -260,9 +260,9 @@ impl fmt::Display for Summary {
                 0 => String::new(),
                 _ => format!(", the situation by the last {situation} windows"),
             },
-            match shared_rtt {
+            match shared_path {
                 false => "",
-                true => ", its least RTT of all flows between the same hosts",
+                true => ", with what all flows between the same hosts know",
             },
             match rate_memory {
                 0 => String::new(),

@@ -6,7 +6,7 @@ use std::{collections::VecDeque, sync::Arc};
 use cc_ebpf::{Identity, WindowRecord};
 
 use super::{Addresses, Decided, Episodes, FileHeader, Recorded, Row};
-use crate::reward::Reward;
+use crate::{paths::PathView, reward::Reward};
 
 /// Upper bound on the rows of one flow that are held back, so that a policy that hangs does not
 /// fill the memory.
@@ -84,14 +84,14 @@ impl EpisodeRows {
         }
     }
 
-    /// Adds the row of a window that has ended, with the least RTT of its path that was known then;
-    /// the decision on it may still come.
+    /// Adds the row of a window that has ended, with what was known of its path then; the
+    /// decision on it may still come.
     pub(crate) fn on_window(
         &mut self,
         buffer: &mut RowBuffer,
         header: &Arc<FileHeader>,
         window: &WindowRecord,
-        path_rtt_us: Option<u32>,
+        path: Option<PathView>,
         reward: Reward,
     ) {
         if self.held.len() >= HELD && self.held.back().is_some_and(|newest| newest.settled) {
@@ -102,7 +102,7 @@ impl EpisodeRows {
             flow: self.name,
             sequence: self.sequence,
             window: *window,
-            path_rtt_us,
+            path,
             initial_cwnd_bytes: self.initial_cwnd_bytes,
             decision: None,
             terms: reward.terms,

@@ -32,7 +32,7 @@ impl Replay {
             let history = History::new(interface, row.initial_cwnd_bytes);
             (history, Windows::new(interface))
         });
-        windows.push(interface, &row.window, row.path_rtt_us);
+        windows.push(interface, &row.window, row.path);
         let observation = observe(interface, &row.window, history, windows);
         if let Some(decision) = &row.decision {
             let action = decision.action.map_or(0, usize::from);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cc_ebpf::WindowRecord;
 
-use crate::reward::Terms;
+use crate::{paths::PathView, reward::Terms};
 
 /// [`WindowRecord::mode`] in the rows of flows of other congestion controls; null in files.
 pub const NO_MODE: u32 = u32::MAX;
@@ -21,10 +21,9 @@ pub struct Row {
     /// The window, as the datapath sent it. Its times are those of `CLOCK_MONOTONIC`;
     /// [`super::FileHeader::utc_ns`] converts them.
     pub window: WindowRecord,
-    /// Least RTT that the flows between the same hosts had lately, this window included, µs: what
-    /// [`crate::interface::Interface::shared_rtt`] compares with. `None` while none is known, and
-    /// in files of before it was recorded.
-    pub path_rtt_us: Option<u32>,
+    /// What was known of the flow's path at the window's end, which policies observe by
+    /// [`crate::interface::Interface::shared_path`]. `None` in files of before it was recorded.
+    pub path: Option<PathView>,
     /// The cwnd in bytes that the episode's history of decisions began with.
     pub initial_cwnd_bytes: u64,
     /// The decision on this window; `None` when the window was skipped, the answer was unusable, or

@@ -51,7 +51,7 @@ fn row(sequence: u32) -> Row {
         flow: 7,
         sequence,
         window: WindowRecord::zeroed(),
-        path_rtt_us: None,
+        path: None,
         initial_cwnd_bytes: 14_480,
         decision: None,
         terms: Terms::default(),

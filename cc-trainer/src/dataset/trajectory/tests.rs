@@ -39,7 +39,7 @@ fn row(index: usize) -> Row {
         flow: 3,
         sequence: index as u32,
         window,
-        path_rtt_us: None,
+        path: None,
         initial_cwnd_bytes: 12_500,
         decision: Some(Decided {
             action: Some((index % 5) as u8),
