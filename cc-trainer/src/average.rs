@@ -60,8 +60,8 @@ pub enum AverageError {
 /// [`Config::init`](crate::train::config::Config::init), and others may observe less than the
 /// first: the weights of what they do not observe count as 0. With `shared_path` the mean has
 /// [`Interface::shared_path`] set, whether or not the files have; the mean of one file is that file
-/// with the setting. A critic that sees more than the policy is in no file: the baseline of the mean
-/// is not trained then. The provenance is that of all files.
+/// with the setting. A critic that sees more than the policy is in no file: the baseline of the
+/// mean is not trained then. The provenance is that of all files.
 ///
 /// # Errors
 ///

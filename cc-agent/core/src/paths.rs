@@ -3,7 +3,7 @@
 //!
 //! A flow that begins while others keep a queue has never seen the path without one: to it a
 //! standing queue is a long path, and its share is not that of the others. What the flows before it
-//! have seen tells the two apart. And the first one of many, which had the path for itself, can tell
+//! have seen tells the two apart. And the first one of many, which had the path for itself, learns
 //! from their number that it will not have it again. RFC 9040 describes such *ensemble sharing*
 //! among the concurrent connections of two hosts.
 //!
@@ -79,8 +79,8 @@ impl Paths {
         }
     }
 
-    /// Adds a window of a flow, and returns what is known of its path then; `None` when the flow has
-    /// not begun.
+    /// Adds a window of a flow, and returns what is known of its path then; `None` when the flow
+    /// has not begun.
     pub(crate) fn observe(&mut self, flow: &Identity, window: &WindowRecord) -> Option<PathView> {
         let path = self.known.get_mut(&flow.into())?;
         let rtt_us = window.features.min[Feature::LatestRtt as usize];

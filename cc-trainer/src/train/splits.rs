@@ -246,9 +246,9 @@ mod tests {
         }
     }
 
-    /// It is the mean of three seeds of one configuration ([`crate::average`]), which shares what is
-    /// known of a path since. The hashes of the configuration are those of the version that trained
-    /// them, so that what the file states is compared.
+    /// It is the mean of three seeds of one configuration ([`crate::average`]), and shares what is
+    /// known of a path, which they did not. The hashes of the configuration are those of the
+    /// version that trained them, so that what the file states is compared.
     #[test]
     fn the_embedded_policy_was_trained_by_the_configuration_that_says_so() {
         let file = PolicyFile::parse(DEFAULT_POLICY).expect("it is ours");

@@ -9,9 +9,9 @@
 //! remembers that it had the path for itself, which none of the others ever had: as long as it does
 //! it is in another situation than they are, and a policy need not give it the same rate.
 //!
-//! Flows between the same hosts may share what they know ([`Interface::shared_path`]). The least RTT
-//! is then that of all of them, by which a flow that began while others kept a queue can tell it
-//! from a long path. And the largest rate is one among as many flows as there are: where they
+//! Flows between the same hosts may share what they know ([`Interface::shared_path`]). The least
+//! RTT is then that of all of them, by which a flow that began while others kept a queue can tell
+//! it from a long path. And the largest rate is one among as many flows as there are: where they
 //! become more, what each remembers becomes less.
 
 use std::collections::VecDeque;
@@ -365,8 +365,8 @@ mod tests {
                 let among = |n: u32| f64::from(n.min(flows[newest])) / f64::from(flows[newest]);
                 let acked = windows.iter().map(|((_, acked, _), n)| f64::from(*acked) * among(**n));
                 let acked: f64 = acked.sum();
-                let rises = flows[newest..].windows(2);
-                let left: f64 = rises.map(|n| f64::from(n[0].min(n[1])) / f64::from(n[1])).product();
+                let kept = |n: &[u32]| f64::from(n[0].min(n[1])) / f64::from(n[1]);
+                let left: f64 = flows[newest..].windows(2).map(kept).product();
                 let lifetimes = match rate_memory {
                     0 => 0.0,
                     _ => age as f64 / rate_memory as f64,
