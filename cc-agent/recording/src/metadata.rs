@@ -6,8 +6,7 @@ use parquet::file::metadata::KeyValue;
 /// Version of the columns and of the key-value metadata of files that are written. Files of earlier
 /// versions are read as well, those of later ones are refused.
 ///
-/// Version 2 added the columns from `cookie` on, version 3 those from `path_rtt_us`
-/// on.
+/// Version 2 added the columns from `cookie` on, version 3 those from `path_rtt_us` on.
 pub const SCHEMA_VERSION: u32 = 3;
 
 /// Returns a header as key-value metadata.
