@@ -69,13 +69,14 @@ impl Link {
         seed: u64,
     ) -> Result<Self, LinkError> {
         let near_device = Arc::new(Tun::new(near, addresses.near)?);
-        near_device.lead(near, FAR_HOSTS)?;
         if let Some(queue) = &scenario.sender {
             near_device.queue_behind(near, queue)?;
         }
         let far_device = Arc::new(Tun::new(far, addresses.far)?);
         for host in 1..=scenario.hosts().into_iter().max().unwrap_or(0) {
-            far_device.add(far, addresses.host(host))?;
+            let address = addresses.host(host);
+            far_device.add(far, address)?;
+            near_device.lead(near, address)?;
         }
         let extra_delay: Vec<Duration> = (0..usize::from(classifier.flows))
             .map(|flow| {
@@ -152,8 +153,8 @@ impl Link {
     }
 }
 
-/// Network of the far end's hosts beyond the first, and the length of its prefix.
-const FAR_HOSTS: (Ipv4Addr, u8) = (Ipv4Addr::new(198, 18, 0, 0), 15);
+/// The network that has the addresses of the far end's hosts beyond the first.
+const FAR_HOSTS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
 
 /// IPv4 addresses of the two ends of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,7 +182,7 @@ impl Addresses {
     pub fn host(&self, host: usize) -> Ipv4Addr {
         match host {
             0 => self.far,
-            _ => Ipv4Addr::from(u32::from(FAR_HOSTS.0) + host as u32),
+            _ => Ipv4Addr::from(u32::from(FAR_HOSTS) + host as u32),
         }
     }
 }

@@ -71,17 +71,13 @@ impl Tun {
         namespace.within(|| namespace::ip(&command))?
     }
 
-    /// Makes the device lead to the addresses of another network, too.
+    /// Makes the device lead to another address, too.
     ///
     /// # Errors
     ///
     /// Returns an error when `ip` refuses it.
-    pub(super) fn lead(
-        &self,
-        namespace: &Namespace,
-        (network, prefix): (Ipv4Addr, u8),
-    ) -> Result<(), LinkError> {
-        let command = format!("route add {network}/{prefix} dev {}\n", self.name);
+    pub(super) fn lead(&self, namespace: &Namespace, to: Ipv4Addr) -> Result<(), LinkError> {
+        let command = format!("route add {to}/32 dev {}\n", self.name);
         namespace.within(|| namespace::ip(&command))?
     }
 
