@@ -723,7 +723,7 @@ fn a_bad_recording_is_refused_with_its_path_and_leaves_no_output() {
             &[
                 "newer/1.parquet",
                 "version 9",
-                "versions 1 to 2",
+                "versions 1 to 3",
                 "use the release",
             ],
         ),

@@ -9,9 +9,13 @@ use crate::path::Nanos;
 /// `AF_INET`, the address family of [`cc_ebpf::Identity`] for IPv4.
 pub(super) const AF_INET: u16 = 2;
 
-/// The address of host number `host` in an identity: of the network for benchmarks (RFC 2544).
+/// The address of host number `host` in an identity: none of the first one, as in earlier
+/// simulations, by which a canary chooses its flows; of others as on an emulated link.
 pub(super) fn address(host: usize) -> [u32; 4] {
-    let address = u32::from(Ipv4Addr::new(198, 18, 0, 0)).wrapping_add(host as u32);
+    let address = match host {
+        0 => 0,
+        _ => u32::from(Ipv4Addr::new(198, 18, 0, 0)).wrapping_add(host as u32),
+    };
     [address.to_be(), 0, 0, 0]
 }
 
