@@ -208,11 +208,7 @@ impl Measured {
 
     /// Acknowledged payload over the span, Mbit/s; 0 for a span without a length.
     pub fn throughput_mbps(&self) -> f64 {
-        if self.ns == 0 {
-            return 0.0;
-        }
-        // Bits per ns are Gbit/s.
-        self.acked_bytes as f64 * 8e3 / self.ns as f64
+        mbps(self.acked_bytes as f64, self.ns)
     }
 
     /// Mean queueing delay over the ACKs, ms; 0 without an ACK.
@@ -245,6 +241,15 @@ impl Measured {
             return 0.0;
         }
         self.timeouts as f64 * 60e9 / self.ns as f64
+    }
+}
+
+/// The rate of so many bytes in so many ns, Mbit/s; 0 where no time has passed.
+pub(crate) fn mbps(bytes: f64, ns: u64) -> f64 {
+    match ns {
+        0 => 0.0,
+        // Bits per ns are Gbit/s.
+        _ => bytes * 8e3 / ns as f64,
     }
 }
 

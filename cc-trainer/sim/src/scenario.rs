@@ -44,7 +44,7 @@ pub use sets::{Role, SETS, Set, set};
 pub use trace::{OPPORTUNITY_BYTES, PACKET_OVERHEAD, Trace, TraceError, TraceFault};
 pub use write::{TraceInLine, write};
 
-use std::{sync::Arc, time::Duration};
+use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -263,6 +263,14 @@ impl Scenario {
             })
         };
         self.flows.iter().map(host).collect()
+    }
+
+    /// The address of host number `host` at the far end ([`Self::hosts`]), in the simulator and on
+    /// emulated links: in 198.18.0.0/15, the network for benchmarks (RFC 2544, appendix C.2.2).
+    /// `None` for the first host, which has what is the far end's own.
+    pub fn host_address(host: usize) -> Option<Ipv4Addr> {
+        let first = u32::from(Ipv4Addr::new(198, 18, 0, 0));
+        (host > 0).then(|| Ipv4Addr::from(first + host as u32))
     }
 
     /// Whether a queue of the path marks packets. Connections negotiate ECN then, and only then.

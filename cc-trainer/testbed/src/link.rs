@@ -153,9 +153,6 @@ impl Link {
     }
 }
 
-/// The network that has the addresses of the far end's hosts beyond the first.
-const FAR_HOSTS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
-
 /// IPv4 addresses of the two ends of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
@@ -176,14 +173,10 @@ impl Addresses {
         }
     }
 
-    /// Address at the far end of host number `host` ([`Scenario::hosts`]): `far` is that of the
-    /// first, 0. The others are the same on every link, in 198.18.0.0/15, the addresses of
-    /// benchmarks (RFC 2544, appendix C.2.2).
+    /// Address of host number `host` at the far end ([`Scenario::hosts`]): `far` is that of the
+    /// first, 0. Those of [the others](Scenario::host_address) are the same on every link.
     pub fn host(&self, host: usize) -> Ipv4Addr {
-        match host {
-            0 => self.far,
-            _ => Ipv4Addr::from(u32::from(FAR_HOSTS) + host as u32),
-        }
+        Scenario::host_address(host).unwrap_or(self.far)
     }
 }
 

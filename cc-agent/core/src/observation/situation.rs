@@ -21,7 +21,7 @@ use cc_ebpf::{Feature, WindowRecord};
 use super::{changes::Changes, response::Response};
 use crate::{
     interface::{Aspect, Interface},
-    objective::Measured,
+    objective::{Measured, mbps},
     paths::PathView,
 };
 
@@ -174,12 +174,7 @@ impl Situation {
             let share = f64::from(seen.flows.min(flows)) / f64::from(flows);
             seen.measured.acked_bytes as f64 * share
         };
-        let ns: u64 = self.recent.iter().map(|seen| seen.measured.ns).sum();
-        match ns {
-            0 => 0.0,
-            // Bits per ns are Gbit/s.
-            _ => self.recent.iter().map(bytes).sum::<f64>() * 8e3 / ns as f64,
-        }
+        mbps(self.recent.iter().map(bytes).sum(), self.recent_sum().ns)
     }
 
     /// What was observed in the recent windows together.

@@ -1,21 +1,18 @@
 //! The records that a simulated flow puts out, as the datapath does through its ring buffer.
 
-use std::{collections::VecDeque, net::Ipv4Addr};
+use std::collections::VecDeque;
 
 use cc_ebpf::{AckSample, ClosedRecord, Feature, Flow, Header, Record, RecordSink, WindowRecord};
 
-use crate::path::Nanos;
+use crate::{path::Nanos, scenario::Scenario};
 
 /// `AF_INET`, the address family of [`cc_ebpf::Identity`] for IPv4.
 pub(super) const AF_INET: u16 = 2;
 
-/// The address of host number `host` in an identity: none of the first one, as in earlier
-/// simulations, by which a canary chooses its flows; of others as on an emulated link.
+/// The address of host number `host` in an identity. The first one has none, as in earlier
+/// simulations: a canary chooses its flows by it.
 pub(super) fn address(host: usize) -> [u32; 4] {
-    let address = match host {
-        0 => 0,
-        _ => u32::from(Ipv4Addr::new(198, 18, 0, 0)).wrapping_add(host as u32),
-    };
+    let address = Scenario::host_address(host).map_or(0, u32::from);
     [address.to_be(), 0, 0, 0]
 }
 
