@@ -93,7 +93,7 @@ pub struct RunOptions {
     #[arg(long, value_name = "N")]
     pub cwnd_max: Option<u32>,
 
-    /// Pace at this multiple of cwnd / srtt; a policy file sets its own [default: unpaced].
+    /// Pace at this multiple of cwnd / RTT; a policy file sets its own [default: unpaced].
     #[arg(long, value_name = "X")]
     pub pacing_gain: Option<f32>,
 

@@ -184,7 +184,8 @@ fn cong_control(arguments: &Arguments, socket: Socket, sample: RateSample) {
         let ack = sampled();
         reno::on_ack(&mut cwnd, &ack, ack.acked);
         bound(&mut cwnd, settings);
-        return apply(socket, cwnd, &ack, settings, 0);
+        let rate = pacing_rate(&cwnd, &ack, ack.srtt_us, 0);
+        return apply(socket, cwnd, rate, settings);
     };
     let Some(ack) = keep(state.slot, sampled()) else {
         return;
@@ -201,14 +202,15 @@ fn cong_control(arguments: &Arguments, socket: Socket, sample: RateSample) {
     let events = flow.on_ack(&mut cwnd, ack, published, settings, &mut rings);
     tally(arguments, events);
     let gain = settings.pacing_gain(flow.controller.mode());
-    apply(socket, cwnd, ack, settings, gain);
+    let rate = pacing_rate(&cwnd, ack, flow.controller.pacing_rtt_us(ack), gain);
+    apply(socket, cwnd, rate, settings);
 }
 
-/// Sets the cwnd, and the pacing rate that goes with it at this gain.
+/// Sets the cwnd, and the pacing rate that goes with it, in bytes/s; `None` leaves it as it is.
 #[inline(always)]
-fn apply(socket: Socket, cwnd: CwndState, ack: &AckSample, settings: &Settings, gain: u32) {
+fn apply(socket: Socket, cwnd: CwndState, rate: Option<u64>, settings: &Settings) {
     socket.set_cwnd_state(cwnd);
-    if let Some(rate) = pacing_rate(&cwnd, ack, gain) {
+    if let Some(rate) = rate {
         socket.set_pacing(rate, settings.pacing_gain_1024 != 0);
     }
 }

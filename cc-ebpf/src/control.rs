@@ -241,7 +241,6 @@ pub struct Controller {
     /// Where losses have persisted at a small cwnd, the most that the cwnd may reach, in segments;
     /// otherwise 0.
     ceiling: u32,
-    _reserved: u32,
     /// The round trip under way.
     round: Round,
     /// How long the cwnd has been left unused.
@@ -287,6 +286,22 @@ impl Controller {
     #[inline(always)]
     pub fn slow_starts(&self) -> bool {
         self.found & Self::SLOW_START != 0
+    }
+
+    /// The time over which [`pacing_rate`](crate::pacing_rate) spreads the cwnd after this ACK, µs;
+    /// 0 before the first RTT. It is the smoothed RTT, or, where the policy's decisions govern the
+    /// cwnd, the longest RTT of the last two round trips if that is longer.
+    ///
+    /// Where ACKs come in batches the RTTs of the segments that a batch acknowledges are spread over
+    /// the time between two batches, and the smoothed one is about their mean. A cwnd that lasts
+    /// until the next batch, paced by the mean, leaves early and waits in the bottleneck's queue;
+    /// paced by the longest it leaves as evenly as the path carries it.
+    #[inline(always)]
+    pub fn pacing_rtt_us(&self, ack: &AckSample) -> u32 {
+        match self.mode().is_decided() {
+            true => at_least(ack.srtt_us, self.round.longest_rtt_us()),
+            false => ack.srtt_us,
+        }
     }
 
     /// The newest decision taken up, as a cell (0 before the first), and the time of the ACK that
@@ -781,6 +796,30 @@ mod tests {
             &settings(),
         );
         assert_eq!(w.cwnd, 30, "downwards at once");
+    }
+
+    #[test]
+    fn decided_cwnds_are_paced_over_the_longest_rtt() {
+        let with_rtt = |rtt_us, delivered| AckSample {
+            rtt_us,
+            srtt_us: 60_000,
+            ..full(20, delivered)
+        };
+        let pacing_rtt = |cell| {
+            let (mut controller, mut w) = (Controller::default(), state(20, u32::MAX));
+            let mut on_ack = |sample: AckSample| {
+                let published = published(cell);
+                let none = WindowEnd::None;
+                controller.on_ack(&mut w, &sample, published, 7, none, &settings());
+                controller.pacing_rtt_us(&sample)
+            };
+            [(110_000, 1), (10_000, 2)]
+                .map(|(rtt_us, delivered)| on_ack(with_rtt(rtt_us, delivered)))
+        };
+        assert_eq!(pacing_rtt(cell(1, 20)), [110_000; 2], "a batch of ACKs");
+        assert_eq!(pacing_rtt(0), [60_000; 2], "slow start");
+        let (controller, _) = decided(20);
+        assert_eq!(controller.pacing_rtt_us(&with_rtt(0, 3)), 60_000);
     }
 
     #[test]

@@ -17,16 +17,21 @@ const MAX_BYTES: u64 = 1 << 43;
 /// A faster rate than any real connection has, in bytes/s: 1 PB/s.
 const MAX_RATE: u64 = 1 << 50;
 
-/// Pacing rate in bytes/s: gain × cwnd × MSS / srtt; `None` before the first smoothed RTT.
+/// Pacing rate in bytes/s: gain × cwnd × MSS / `rtt_us`; `None` where that is 0.
+///
+/// `rtt_us` is the time in which a cwnd is to be sent at a gain of one, µs: the smoothed RTT, or what
+/// the flow's controller finds ([`Controller::pacing_rtt_us`]).
 ///
 /// `gain_1024` is the gain in units of 1/1024, bounded by 16. 0 means that the flow is not paced.
 /// Then the kernel still reads the rate to size its bursts (`tcp_tso_autosize`,
 /// net/ipv4/tcp_output.c), and no one but a `cong_control` updates it, so the result is what
 /// `tcp_update_pacing_rate` (net/ipv4/tcp_input.c, Linux 6.18) would set: gain 2 while the cwnd is
 /// below half of ssthresh and 1.2 above.
+///
+/// [`Controller::pacing_rtt_us`]: crate::Controller::pacing_rtt_us
 #[inline(always)]
-pub fn pacing_rate(cwnd: &CwndState, ack: &AckSample, gain_1024: u32) -> Option<u64> {
-    if ack.srtt_us == 0 {
+pub fn pacing_rate(cwnd: &CwndState, ack: &AckSample, rtt_us: u32, gain_1024: u32) -> Option<u64> {
+    if rtt_us == 0 {
         return None;
     }
     let gain = if gain_1024 != 0 {
@@ -44,7 +49,7 @@ pub fn pacing_rate(cwnd: &CwndState, ack: &AckSample, gain_1024: u32) -> Option<
     // The bounds keep each product within 64 bits: BPF has no wider multiplication to saturate
     // with.
     let bytes = at_most_64(u64::from(segments) * u64::from(ack.mss), MAX_BYTES);
-    let per_second = at_most_64(bytes * 1_000_000 / u64::from(ack.srtt_us), MAX_RATE);
+    let per_second = at_most_64(bytes * 1_000_000 / u64::from(rtt_us), MAX_RATE);
     let gain = at_most(gain, MAX_GAIN_1024);
     Some((per_second * u64::from(gain)) >> GAIN_SHIFT)
 }
@@ -89,19 +94,28 @@ mod tests {
 
     #[test]
     fn pacing_follows_the_cwnd() {
-        let mut sample = ack();
-        sample.srtt_us = 10_000;
-        sample.mss = 1_000;
+        let sample = AckSample {
+            mss: 1_000,
+            ..ack()
+        };
         let state = |ssthresh| CwndState {
             cwnd: 100,
             ssthresh,
             cwnd_cnt: 0,
             clamp: u32::MAX,
         };
-        assert_eq!(pacing_rate(&state(10), &sample, 1024), Some(10_000_000));
-        assert_eq!(pacing_rate(&state(10), &sample, 0), Some(11_992_187));
-        assert_eq!(pacing_rate(&state(1_000), &sample, 0), Some(20_000_000));
-        sample.srtt_us = 0;
-        assert_eq!(pacing_rate(&state(10), &sample, 1024), None);
+        assert_eq!(
+            pacing_rate(&state(10), &sample, 10_000, 1024),
+            Some(10_000_000)
+        );
+        assert_eq!(
+            pacing_rate(&state(10), &sample, 10_000, 0),
+            Some(11_992_187)
+        );
+        assert_eq!(
+            pacing_rate(&state(1_000), &sample, 10_000, 0),
+            Some(20_000_000)
+        );
+        assert_eq!(pacing_rate(&state(10), &sample, 0, 1024), None);
     }
 }

@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::{
     AckSample,
-    bounds::{at_least, at_most_64},
+    bounds::{at_least, at_most, at_most_64},
 };
 
 /// Losses count as heavy from this many segments in a round trip on ...
@@ -25,13 +25,47 @@ const SMALL_SEGMENTS: u32 = 8;
 const SMALL_ONE_IN: u32 = 12;
 /// ... of the last segments sent. Once they are this many, they and their losses count half.
 const MEMORY: u32 = 256;
-/// Packets wait in a queue where the smoothed RTT is longer than the least one by one in this many.
+/// Packets wait in a queue where no RTT of a round trip is within one in this many of the least one
+/// of the flow. A single one is enough to tell that none wait: jitter and ACKs that come in batches
+/// make most RTTs longer than the path, a queue makes all of them longer.
 const QUEUED_ONE_IN: u32 = 4;
 
 /// The congestion that began the round trip has been answered by a reduction.
 const ANSWERED: u32 = 1;
 /// The round trip before lost heavily, and nothing has answered it.
 const HEAVY: u32 = 2;
+
+/// The shortest and the longest RTT of a round trip, µs; 0 where it has measured none.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+struct Rtts {
+    shortest_us: u32,
+    longest_us: u32,
+}
+
+impl Rtts {
+    /// Takes the RTT that an ACK has measured, µs; 0 where it has measured none.
+    #[inline(always)]
+    fn take(&mut self, rtt_us: u32) {
+        self.shortest_us = shorter(self.shortest_us, rtt_us);
+        self.longest_us = at_least(self.longest_us, rtt_us);
+    }
+
+    /// Whether an RTT has been measured.
+    #[inline(always)]
+    fn is_known(&self) -> bool {
+        self.longest_us != 0
+    }
+}
+
+/// The shorter of two RTTs, of which either may be 0, which is not known.
+#[inline(always)]
+fn shorter(one_us: u32, other_us: u32) -> u32 {
+    match (one_us, other_us) {
+        (0, known) | (known, 0) => known,
+        _ => at_most(one_us, other_us),
+    }
+}
 
 /// The round trip under way: it ends once everything that was in flight at its beginning has been
 /// delivered, or as much in its place.
@@ -50,8 +84,10 @@ pub(crate) struct Round {
     congestion: u32,
     /// The least RTT that the flow has measured, µs; 0 before the first.
     least_rtt_us: u32,
-    /// 1 where the last ACK found packets waiting in a queue, or else 0.
-    queued: u32,
+    /// The RTTs of this round trip.
+    rtts: Rtts,
+    /// The RTTs of the last round trip before that has measured any.
+    former_rtts: Rtts,
     /// Segments found lost in former round trips, halved whenever `past_sent` is.
     past_lost: u32,
     /// Segments delivered or lost in the same round trips, halved whenever they are [`MEMORY`].
@@ -79,12 +115,17 @@ impl Round {
         self.end = delivered.wrapping_add(in_flight);
         self.lost = 0;
         self.congestion = congestion;
+        if self.rtts.is_known() {
+            self.former_rtts = self.rtts;
+            self.rtts = Rtts::default();
+        }
     }
 
     /// Counts an ACK. Returns whether it began a new round trip, to which it then belongs.
     #[inline(always)]
     pub(crate) fn on_ack(&mut self, ack: &AckSample) -> bool {
-        self.observe_rtt(ack);
+        self.least_rtt_us = shorter(self.least_rtt_us, ack.rtt_us);
+        self.rtts.take(ack.rtt_us);
         let delivered = ack.totals.delivered;
         let begins = delivered.wrapping_sub(self.end) as i32 >= 0;
         if begins {
@@ -119,14 +160,22 @@ impl Round {
         }
     }
 
+    /// Whether packets wait in a queue, by the shortest RTT of this round trip, or of the one before
+    /// where this one has measured none yet.
     #[inline(always)]
-    fn observe_rtt(&mut self, ack: &AckSample) {
-        if ack.rtt_us > 0 && (self.least_rtt_us == 0 || ack.rtt_us < self.least_rtt_us) {
-            self.least_rtt_us = ack.rtt_us;
-        }
-        let longer = ack.srtt_us.saturating_sub(self.least_rtt_us);
-        let is_queued = self.least_rtt_us > 0 && longer > self.least_rtt_us / QUEUED_ONE_IN;
-        self.queued = u32::from(is_queued);
+    fn is_queued(&self) -> bool {
+        let rtts = match self.rtts.is_known() {
+            true => self.rtts,
+            false => self.former_rtts,
+        };
+        let longer = rtts.shortest_us.saturating_sub(self.least_rtt_us);
+        longer > self.least_rtt_us / QUEUED_ONE_IN
+    }
+
+    /// The longest RTT of this round trip and the one before, µs; 0 before the first.
+    #[inline(always)]
+    pub(crate) fn longest_rtt_us(&self) -> u32 {
+        at_least(self.rtts.longest_us, self.former_rtts.longest_us)
     }
 
     /// The segments that the path holds without a queue: by the ACK's delivery rate and the least
@@ -158,9 +207,9 @@ impl Round {
     /// Whether what was lost of these segments is heavy loss.
     #[inline(always)]
     fn is_heavy(&self, of: u32) -> bool {
-        let (segments, one_in) = match self.queued {
-            0 => (HEAVY_SEGMENTS, HEAVY_ONE_IN),
-            _ => (QUEUE_SEGMENTS, QUEUE_ONE_IN),
+        let (segments, one_in) = match self.is_queued() {
+            false => (HEAVY_SEGMENTS, HEAVY_ONE_IN),
+            true => (QUEUE_SEGMENTS, QUEUE_ONE_IN),
         };
         if of < SMALL_CWND && self.lost > 0 && self.loss_persists(of) {
             return true;
@@ -287,21 +336,20 @@ mod tests {
         assert!(round.has_heavy_loss(SMALL_CWND - 1) && !round.has_heavy_loss(SMALL_CWND));
     }
 
+    fn with_rtt(rtt_us: u32, sample: AckSample) -> AckSample {
+        AckSample { rtt_us, ..sample }
+    }
+
     #[test]
     fn where_packets_wait_in_a_queue_less_loss_is_heavy() {
-        let with = |rtt_us, srtt_us, segments| AckSample {
-            rtt_us,
-            srtt_us,
-            ..delivered(segments, 100)
-        };
         let mut round = Round::default();
         round.open(0);
         // The least RTT is that of all round trips.
-        round.on_ack(&with(20_000, 20_000, 1));
-        round.on_ack(&with(30_000, 25_000, 102));
-        let lost = |srtt_us, lost| AckSample {
+        round.on_ack(&with_rtt(20_000, delivered(1, 100)));
+        round.on_ack(&with_rtt(30_000, delivered(102, 100)));
+        let lost = |rtt_us, lost| AckSample {
             lost,
-            ..with(30_000, srtt_us, 110)
+            ..with_rtt(rtt_us, delivered(110, 100))
         };
         let mut idle = round;
         idle.on_ack(&lost(25_000, 5));
@@ -315,11 +363,41 @@ mod tests {
         queued = round;
         queued.on_ack(&lost(25_001, 1));
         assert!(!queued.has_heavy_loss(10), "a single segment is little");
+        // Before its first RTT a round trip is taken to be like the one before.
+        queued = round;
+        queued.on_ack(&lost(0, 5));
+        assert!(queued.has_heavy_loss(100) && !queued.has_heavy_loss(101));
+        // A single RTT tells that the others have jitter, or come with ACKs of later packets.
+        let mut jitter = round;
+        jitter.on_ack(&with_rtt(24_000, delivered(105, 100)));
+        jitter.on_ack(&lost(60_000, 5));
+        assert!(!jitter.has_heavy_loss(100));
         // A slot's next flow has another path.
         round.open(200);
-        round.on_ack(&with(0, 25_001, 201));
-        round.on_ack(&lost(25_001, 5));
+        round.on_ack(&with_rtt(0, delivered(201, 100)));
+        round.on_ack(&lost(0, 5));
         assert!(round.has_heavy_loss(20) && !round.has_heavy_loss(21));
+    }
+
+    #[test]
+    fn the_longest_rtt_is_that_of_two_round_trips() {
+        let mut round = Round::default();
+        round.open(0);
+        assert_eq!(round.longest_rtt_us(), 0);
+        let mut longest = |rtt_us, segments| {
+            round.on_ack(&with_rtt(rtt_us, delivered(segments, 10)));
+            round.longest_rtt_us()
+        };
+        assert_eq!(longest(50, 1), 50, "it ends a round trip");
+        assert_eq!(longest(30, 2), 50);
+        assert_eq!(longest(0, 11), 30, "the first one is over");
+        assert_eq!(longest(20, 12), 30);
+        assert_eq!(longest(0, 21), 20);
+        assert_eq!(
+            longest(0, 31),
+            20,
+            "a round trip without an RTT is passed over"
+        );
     }
 
     #[test]

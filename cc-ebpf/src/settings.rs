@@ -6,7 +6,7 @@ use crate::Mode;
 
 /// Changes with the layout of anything in a map. An agent adopts the flows that another left behind
 /// only when their layouts are the same.
-pub const LAYOUT_VERSION: u32 = 6;
+pub const LAYOUT_VERSION: u32 = 7;
 
 /// Settings of the datapath; the agent may change them while flows run.
 ///
@@ -44,7 +44,8 @@ pub struct Settings {
     pub cwnd_max: u32,
     /// The number of the [`Startup`] to use.
     pub startup: u32,
-    /// Pacing rate as a multiple of cwnd / srtt, in units of 1/1024; 0 leaves the flow unpaced.
+    /// Pacing rate as a multiple of cwnd / RTT, in units of 1/1024; 0 leaves the flow unpaced. Which
+    /// RTT, [`Controller::pacing_rtt_us`](crate::Controller::pacing_rtt_us) says.
     pub pacing_gain_1024: u32,
     /// Kind of the [`AckFilter`] ([`AckFilter::encode`]).
     pub ack_filter: u32,
@@ -146,7 +147,7 @@ impl Settings {
         }
     }
 
-    /// The settings with pacing at `gain` × cwnd / srtt, truncated to a multiple of 1/1024; `None`
+    /// The settings with pacing at `gain` × cwnd / RTT, truncated to a multiple of 1/1024; `None`
     /// leaves flows unpaced.
     pub fn with_pacing_gain(self, gain: Option<f32>) -> Self {
         Self {

@@ -93,7 +93,7 @@ pub struct Interface {
     /// place.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub objective: Option<Objective>,
-    /// Pacing rate as a multiple of cwnd / srtt; `None` leaves the flow unpaced.
+    /// Pacing rate as a multiple of cwnd / RTT; `None` leaves the flow unpaced.
     pub pacing_gain: Option<f32>,
     /// Length in seconds of the windowed minimum RTT, on which the features `RTT_MIN` and `DELAY`
     /// rest.

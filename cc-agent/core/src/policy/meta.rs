@@ -244,7 +244,7 @@ impl fmt::Display for Summary {
         };
         let pacing = interface
             .pacing_gain
-            .map_or_else(|| "none".to_owned(), |gain| format!("{gain} x cwnd / srtt"));
+            .map_or_else(|| "none".to_owned(), |gain| format!("{gain} x cwnd / RTT"));
         writeln!(f, "name          {name}")?;
         writeln!(f, "kind          {kind}")?;
         if !self.description.is_empty() {

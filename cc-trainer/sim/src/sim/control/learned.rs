@@ -147,7 +147,8 @@ impl CongestionControl for Learned {
         };
         (self.flow).on_ack(cwnd, ack, || published, &self.settings, &mut self.records);
         let gain = self.settings.pacing_gain(self.flow.controller.mode());
-        if let Some(rate) = pacing_rate(cwnd, ack, gain) {
+        let rtt_us = self.flow.controller.pacing_rtt_us(ack);
+        if let Some(rate) = pacing_rate(cwnd, ack, rtt_us, gain) {
             self.pacing = Some(rate);
         }
         self.delivered = rate.total_delivered;

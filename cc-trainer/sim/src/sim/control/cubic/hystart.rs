@@ -104,7 +104,7 @@ impl Round {
 /// Time of four bursts at the rate that the kernel derives from the cwnd, at most 1 ms: offloads
 /// may lengthen a train by as much (`hystart_ack_delay`).
 fn burst_us(cwnd: &CwndState, ack: &AckSample) -> u64 {
-    match cc_ebpf::pacing_rate(cwnd, ack, 0) {
+    match cc_ebpf::pacing_rate(cwnd, ack, ack.srtt_us, 0) {
         None | Some(0) => 0,
         Some(rate) => (BURST_BYTES * 4 * 1_000_000 / rate).min(1_000),
     }
