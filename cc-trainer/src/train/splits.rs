@@ -141,7 +141,6 @@ fn names(links: &[Scenario]) -> Vec<String> {
 mod tests {
     use std::{fs, path::Path};
 
-    use cc_core::interface::Interface;
     use cc_core::policy::{DEFAULT_POLICY, PolicyFile};
 
     use super::*;
@@ -216,6 +215,7 @@ mod tests {
         assert!(config.allow_test_sets);
         assert!(!check(&config).expect("allowed").is_empty());
         for name in [
+            "batches.toml",
             "cartpole.toml",
             "cartpole-lstm.toml",
             "changes.toml",
@@ -246,23 +246,19 @@ mod tests {
         }
     }
 
-    /// It is the mean of three seeds of one configuration ([`crate::average`]), and shares what is
-    /// known of a path, which they did not. The hashes of the configuration are those of the
-    /// version that trained them, so that what the file states is compared.
+    /// It is the mean of four seeds of one configuration ([`crate::average`]). The hashes of the
+    /// configuration are those of the version that trained them, so that what the file states is
+    /// compared.
     #[test]
     fn the_embedded_policy_was_trained_by_the_configuration_that_says_so() {
         let file = PolicyFile::parse(DEFAULT_POLICY).expect("it is ours");
         let meta = file.meta();
-        let config = load("later.toml");
-        let source = config.environment.open().expect("later.toml");
-        let own = Interface {
-            shared_path: false,
-            ..meta.interface.clone()
-        };
-        assert_eq!(Some(&own), source.interface());
+        let config = load("batches.toml");
+        let source = config.environment.open().expect("batches.toml");
+        assert_eq!(Some(&meta.interface), source.interface());
         assert_eq!(meta.serving, config.serving);
-        for (number, seed) in [(1, "21"), (2, "23"), (3, "24")] {
-            let stated = |entry: &str| meta.provenance[&format!("1.{number}.{entry}")].as_str();
+        for (number, seed) in [(1, "51"), (2, "52"), (3, "53"), (4, "54")] {
+            let stated = |entry: &str| meta.provenance[&format!("{number}.{entry}")].as_str();
             assert_eq!(stated("seed"), seed, "{number}");
             assert_eq!(stated("tasks"), source.tasks().join(", "), "{number}");
             let steps: u64 = stated("steps").parse().expect("a number");
