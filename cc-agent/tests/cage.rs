@@ -396,8 +396,8 @@ fn a_candidate_that_burns_the_processor_delays_nobody() -> Outcome {
     let crowd = bench.crowd(FLOWS);
     let candidate = *bench.policies().last().expect("it is at work");
     // Where the host gives it so little of the processor that it does not answer, or that most of
-    // its batches or flows stall, it is withdrawn, as it should be; what it does to the others until
-    // then cannot be seen.
+    // its batches or flows stall, it is withdrawn, as it should be; what it does to the others
+    // until then cannot be seen.
     let withdrawn = || {
         let status = bench.status("it was withdrawn", |status| {
             status.agent.candidates_withdrawn == 1

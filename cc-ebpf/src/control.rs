@@ -292,10 +292,10 @@ impl Controller {
     /// 0 before the first RTT. It is the smoothed RTT, or, where the policy's decisions govern the
     /// cwnd, the longest RTT of the last two round trips if that is longer.
     ///
-    /// Where ACKs come in batches the RTTs of the segments that a batch acknowledges are spread over
-    /// the time between two batches, and the smoothed one is about their mean. A cwnd that lasts
-    /// until the next batch, paced by the mean, leaves early and waits in the bottleneck's queue;
-    /// paced by the longest it leaves as evenly as the path carries it.
+    /// Where ACKs come in batches, the RTTs of the segments that a batch acknowledges are spread
+    /// over the time between two batches, and the smoothed one is about their mean. A cwnd that
+    /// lasts until the next batch, paced by the mean, leaves early and waits in the bottleneck's
+    /// queue; paced by the longest it leaves as evenly as the path carries it.
     #[inline(always)]
     pub fn pacing_rtt_us(&self, ack: &AckSample) -> u32 {
         match self.mode().is_decided() {

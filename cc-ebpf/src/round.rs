@@ -51,7 +51,6 @@ impl Rtts {
         self.longest_us = at_least(self.longest_us, rtt_us);
     }
 
-    /// Whether an RTT has been measured.
     #[inline(always)]
     fn is_known(&self) -> bool {
         self.longest_us != 0
@@ -160,8 +159,8 @@ impl Round {
         }
     }
 
-    /// Whether packets wait in a queue, by the shortest RTT of this round trip, or of the one before
-    /// where this one has measured none yet.
+    /// Whether packets wait in a queue, by the shortest RTT of this round trip, or of the one
+    /// before where this one has measured none yet.
     #[inline(always)]
     fn is_queued(&self) -> bool {
         let rtts = match self.rtts.is_known() {
