@@ -31,7 +31,7 @@ fn main() -> ExitCode {
         without_heartbeat_flows_fall_back_to_reno,
         after_a_timeout_the_cwnd_climbs_to_the_decision,
         flows_beyond_the_slots_run_on_the_fallback,
-        pacing_is_cwnd_over_srtt,
+        pacing_is_cwnd_over_the_longest_rtt,
         a_paced_flow_sends_its_segments_singly,
         the_send_buffer_keeps_what_a_recovery_at_the_same_cwnd_needs,
         a_name_that_is_registered_is_refused,
@@ -558,7 +558,7 @@ fn flows_beyond_the_slots_run_on_the_fallback() {
     bench.agent.assert_nothing_lost();
 }
 
-fn pacing_is_cwnd_over_srtt() {
+fn pacing_is_cwnd_over_the_longest_rtt() {
     let bench = Bench::new(ROOMY, |options| {
         options.settings = options.settings.with_pacing_gain(Some(1.0));
     });
@@ -571,17 +571,33 @@ fn pacing_is_cwnd_over_srtt() {
         });
     // The kernel copies the rate out before it locks the socket, so single readings may mix two
     // ACKs; most do not.
-    let mut ratios: Vec<f64> = (0..25)
+    let mut readings: Vec<(f64, f64)> = (0..25)
         .map(|_| {
             flow.advance(20_000);
             let info = flow.info();
-            let expected =
-                f64::from(info.snd_cwnd) * f64::from(info.snd_mss) / f64::from(info.rtt) * 1e6;
-            info.pacing_rate as f64 / expected
+            let bytes = f64::from(info.snd_cwnd) * f64::from(info.snd_mss);
+            let paced_over_us = bytes / info.pacing_rate as f64 * 1e6;
+            (paced_over_us, paced_over_us / f64::from(info.rtt))
         })
         .collect();
-    ratios.sort_by(f64::total_cmp);
-    assert!((0.98..1.02).contains(&ratios[12]), "{ratios:?}");
+    let after = now_ns();
+    bench
+        .agent
+        .wait_for_window("all these ACKs are in windows", |window| {
+            window.start_ns > after
+        });
+    let longest_us = bench.agent.seen(|seen| {
+        let decided = seen.windows.iter().filter(|window| window.cwnd == 50);
+        let longest = |window: &WindowRecord| window.features.max[Feature::LatestRtt as usize];
+        decided.map(longest).max()
+    });
+    // The longest RTT of two round trips is no shorter than the smoothed one, and no longer than
+    // the longest of all.
+    let longest_us = f64::from(longest_us.expect("there were windows"));
+    readings.sort_by(|one, other| one.0.total_cmp(&other.0));
+    assert!(readings[12].0 < 1.02 * longest_us, "{readings:?}");
+    readings.sort_by(|one, other| one.1.total_cmp(&other.1));
+    assert!(readings[12].1 > 0.98, "{readings:?}");
     assert_eq!(flow.info().snd_cwnd, 50);
 }
 
