@@ -20,15 +20,14 @@ const MAX_RATE: u64 = 1 << 50;
 /// Pacing rate in bytes/s: gain × cwnd × MSS / `rtt_us`; `None` where that is 0.
 ///
 /// `rtt_us` is the time in which a cwnd is to be sent at a gain of one, µs: the smoothed RTT, or
-/// what the flow's controller finds ([`Controller::pacing_rtt_us`]).
+/// what the flow's controller finds
+/// ([`Controller::pacing_rtt_us`](crate::Controller::pacing_rtt_us)).
 ///
 /// `gain_1024` is the gain in units of 1/1024, bounded by 16. 0 means that the flow is not paced.
 /// Then the kernel still reads the rate to size its bursts (`tcp_tso_autosize`,
 /// net/ipv4/tcp_output.c), and no one but a `cong_control` updates it, so the result is what
 /// `tcp_update_pacing_rate` (net/ipv4/tcp_input.c, Linux 6.18) would set: gain 2 while the cwnd is
 /// below half of ssthresh and 1.2 above.
-///
-/// [`Controller::pacing_rtt_us`]: crate::Controller::pacing_rtt_us
 #[inline(always)]
 pub fn pacing_rate(cwnd: &CwndState, ack: &AckSample, rtt_us: u32, gain_1024: u32) -> Option<u64> {
     if rtt_us == 0 {
