@@ -162,7 +162,9 @@ struct State {
     due: bool,
     /// No other checkpoint will come.
     closed: bool,
-    /// Number of copies that were made or failed.
+    /// Number of copies that were begun.
+    begun: u64,
+    /// Number of them that were made or failed.
     done: u64,
     /// Why the last copy failed; `None` if it did not.
     failure: Option<String>,
@@ -239,10 +241,13 @@ impl Copier {
     ///
     /// Returns an error when they were not copied.
     pub(super) fn copy_now(&self) -> Result<(), StoreError> {
-        let before = self.shared.lock().done;
-        self.copy();
-        let waits = |state: &mut State| state.due || state.done == before;
-        let state = self.shared.changed.wait_while(self.shared.lock(), waits);
+        let mut state = self.shared.lock();
+        state.due = true;
+        // Not the one that may be under way, whose files were read before.
+        let awaited = state.begun + 1;
+        self.shared.changed.notify_all();
+        let waits = |state: &mut State| state.done < awaited;
+        let state = self.shared.changed.wait_while(state, waits);
         let state = state.unwrap_or_else(PoisonError::into_inner);
         match &state.failure {
             None => Ok(()),
@@ -309,7 +314,9 @@ fn wait(shared: &Shared) -> bool {
     let is_idle = |state: &mut State| !state.due && !state.closed;
     let state = shared.changed.wait_while(shared.lock(), is_idle);
     let mut state = state.unwrap_or_else(PoisonError::into_inner);
-    std::mem::take(&mut state.due)
+    let is_due = std::mem::take(&mut state.due);
+    state.begun += u64::from(is_due);
+    is_due
 }
 
 /// Copies the files. Each replaces the store's as a whole, and the directory's are replaced as a
