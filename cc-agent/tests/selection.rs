@@ -453,8 +453,10 @@ fn pods_that_an_annotation_selects_are_paced_behind_veth() {
     let qdisc = qdisc.output().expect("tc is there").stdout;
     let qdisc = String::from_utf8_lossy(&qdisc).into_owned();
     assert!(qdisc.starts_with("qdisc noqueue"), "{qdisc}");
-    // The rate that is asked for, which `ss -ti` shows as well, and what it leads to: at three
-    // quarters of cwnd over srtt, so much of the cwnd is outstanding. Unpaced, all of it would be.
+    // The rate that is asked for, which `ss -ti` shows as well: three quarters of cwnd over the
+    // longest RTT of two round trips, which is no shorter than srtt. Without a decision TCP asks for
+    // 1.2 to 2 times cwnd over srtt. So no more than three quarters of the cwnd are outstanding;
+    // unpaced, all of it would be.
     let mut readings: Vec<[f64; 2]> = (0..50)
         .map(|_| {
             paced.advance(10_000);
@@ -467,7 +469,7 @@ fn pods_that_an_annotation_selects_are_paced_behind_veth() {
             ]
         })
         .collect();
-    for (index, expected) in [(0, 0.7..0.8), (1, 0.5..0.9)] {
+    for (index, expected) in [(0, 0.3..0.77), (1, 0.3..0.9)] {
         readings.sort_by(|a, b| a[index].total_cmp(&b[index]));
         let median = readings[25][index];
         assert!(
