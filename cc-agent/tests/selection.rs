@@ -454,9 +454,9 @@ fn pods_that_an_annotation_selects_are_paced_behind_veth() {
     let qdisc = String::from_utf8_lossy(&qdisc).into_owned();
     assert!(qdisc.starts_with("qdisc noqueue"), "{qdisc}");
     // The rate that is asked for, which `ss -ti` shows as well: three quarters of cwnd over the
-    // longest RTT of two round trips, which is no shorter than srtt. Without a decision TCP asks for
-    // 1.2 to 2 times cwnd over srtt. So no more than three quarters of the cwnd are outstanding;
-    // unpaced, all of it would be.
+    // longest RTT of two round trips, which is no shorter than srtt. Without a decision TCP asks
+    // for 1.2 to 2 times cwnd over srtt. So no more than three quarters of the cwnd are
+    // outstanding; unpaced, all of it would be.
     let mut readings: Vec<[f64; 2]> = (0..50)
         .map(|_| {
             paced.advance(10_000);
