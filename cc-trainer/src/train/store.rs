@@ -231,8 +231,15 @@ impl Copier {
 
     /// Has the directory's present files copied, and does not wait for it.
     pub(super) fn copy(&self) {
-        self.shared.lock().due = true;
+        drop(self.ask());
+    }
+
+    /// Asks for a copy. None begins before the state is unlocked.
+    fn ask(&self) -> MutexGuard<'_, State> {
+        let mut state = self.shared.lock();
+        state.due = true;
         self.shared.changed.notify_all();
+        state
     }
 
     /// Has them copied, and waits.
@@ -241,11 +248,9 @@ impl Copier {
     ///
     /// Returns an error when they were not copied.
     pub(super) fn copy_now(&self) -> Result<(), StoreError> {
-        let mut state = self.shared.lock();
-        state.due = true;
+        let state = self.ask();
         // Not the one that may be under way, whose files were read before.
         let awaited = state.begun + 1;
-        self.shared.changed.notify_all();
         let waits = |state: &mut State| state.done < awaited;
         let state = self.shared.changed.wait_while(state, waits);
         let state = state.unwrap_or_else(PoisonError::into_inner);
