@@ -182,33 +182,33 @@ fn marks_reach_tcp() -> Outcome {
     Outcome::Passed
 }
 
-/// The mean is exact to 0.3 ms, after subtracting the transmission times of the packets.
+/// The least of many RTTs is exact to 0.3 ms, after subtracting the transmission times of the
+/// packets.
+///
+/// The mean is the host's: an idle virtual processor may need half a millisecond to wake the link
+/// for a packet, which is before the link knows of it and not in its lateness.
 fn the_round_trip_time_is_exact() -> Outcome {
     const BYTES: f64 = 28.0 + 36.0;
     all([12, 100].map(|mbps| {
-        let mut errors = Vec::new();
-        for _ in 0..5 {
+        let what = format!("RTT at {mbps} Mbit/s");
+        unless_disturbed(&what, || {
             let lab = Lab::new(&format!("rate_mbps = {mbps}\ndelay_ms = 15"));
             lab.link.start();
-            let mean = ping(&lab.near, Addresses::nth(0).far, 100);
+            let mut times = ping(&lab.near, Addresses::nth(0).far, 300);
             let observation = lab.link.finish().expect("the devices stay");
             let expected = 30.0 + 2.0 * BYTES * 8.0 / f64::from(mbps) / 1e3;
-            let error = mean.as_secs_f64() * 1e3 - expected;
+            times.sort();
+            let error = |time: Duration| time.as_secs_f64() * 1e3 - expected;
+            let [least, median] = [times[0], times[times.len() / 2]].map(error);
             println!(
-                "RTT at {mbps} Mbit/s: {error:+.3} ms; lateness {:+.1} and {:+.1} us",
+                "{what}: {least:+.3} ms at least, {median:+.3} in the median; lateness {:+.1} and \
+                 {:+.1} us",
                 observation.forward.lateness.mean_ns() / 1e3,
                 observation.reverse.lateness.mean_ns() / 1e3,
             );
-            if valid(&observation).is_ok() {
-                errors.push(error);
-            }
-        }
-        errors.sort_by(f64::total_cmp);
-        let Some(median) = errors.get(errors.len() / 2) else {
-            return Outcome::Undecided(format!("RTT at {mbps} Mbit/s: disturbed in every run"));
-        };
-        assert!(median.abs() < 0.3, "the mean RTT is {median} ms off");
-        Outcome::Passed
+            let wrong = format!("{what}: the least is {least} ms off");
+            judge(least.abs() < 0.3, wrong, &observation)
+        })
     }))
 }
 
@@ -869,10 +869,10 @@ fn bulk(
     })
 }
 
-/// Mean round-trip time of ICMP echo requests of 64 bytes. The kernel of the far end answers them,
+/// Round-trip times of ICMP echo requests of 64 bytes. The kernel of the far end answers them,
 /// and the kernel of the near end timestamps the answers, so that the emulator's are the only
 /// wake-ups in it.
-fn ping(from: &Namespace, to: Ipv4Addr, probes: u16) -> Duration {
+fn ping(from: &Namespace, to: Ipv4Addr, probes: u16) -> Vec<Duration> {
     let socket = from.within(|| Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4)));
     let mut socket = socket.expect("it can be entered").expect("root may");
     let patience = Some(DEADLINE);
@@ -880,7 +880,7 @@ fn ping(from: &Namespace, to: Ipv4Addr, probes: u16) -> Duration {
     socket
         .connect(&SocketAddr::from((to, 0)).into())
         .expect("a route");
-    let mut sum = Duration::ZERO;
+    let mut times = Vec::new();
     let mut answer = [0; 2000];
     // The first request for a timestamp enables timestamps, so its probe does not count.
     for probe in 0..=probes {
@@ -894,12 +894,11 @@ fn ping(from: &Namespace, to: Ipv4Addr, probes: u16) -> Duration {
         assert_eq!(length, 64);
         let end = received_at(&socket);
         if probe > 0 {
-            sum += end
-                .duration_since(start)
-                .expect("the clock is not set back");
+            let time = end.duration_since(start);
+            times.push(time.expect("the clock is not set back"));
         }
     }
-    sum / u32::from(probes)
+    times
 }
 
 /// Time at which the kernel received the packet that was read last (socket(7), SIOCGSTAMP).
