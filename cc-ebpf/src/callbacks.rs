@@ -2,8 +2,8 @@
 
 use aya_log_ebpf::warn;
 use cc_ebpf::{
-    AckSample, CaState, Counter, CwndState, Events, Published, SEND_BUFFER_CWNDS, Settings,
-    SocketState, bound, first_flight_rate, pacing_rate, reno, restart_after_idle,
+    CaState, Counter, CwndState, Events, Published, SEND_BUFFER_CWNDS, Settings, SocketState,
+    bound, first_flight_rate, pacing_rate, reno, restart_after_idle,
 };
 
 use crate::{
@@ -201,8 +201,7 @@ fn cong_control(arguments: &Arguments, socket: Socket, sample: RateSample) {
     };
     let events = flow.on_ack(&mut cwnd, ack, published, settings, &mut rings);
     tally(arguments, events);
-    let gain = settings.pacing_gain(flow.controller.mode());
-    let rate = pacing_rate(&cwnd, ack, flow.controller.pacing_rtt_us(ack), gain);
+    let rate = flow.controller.pacing_rate(&cwnd, ack, settings);
     apply(socket, cwnd, rate, settings);
 }
 

@@ -13,7 +13,7 @@ use crate::{
     AckSample, CaState, CwndState, Decision, Heartbeat, Settings, Totals,
     bounds::{at_least, at_most},
     hystart::HyStart,
-    reno,
+    pacing, reno,
     round::{Round, SMALL_CWND},
     usage::{INITIAL_CWND, Usage, restart_after_idle, validated},
 };
@@ -288,16 +288,31 @@ impl Controller {
         self.found & Self::SLOW_START != 0
     }
 
-    /// The time over which [`pacing_rate`](crate::pacing_rate) spreads the cwnd after this ACK, µs;
-    /// 0 before the first RTT. It is the smoothed RTT, or, where the policy's decisions govern the
-    /// cwnd, the longest RTT of the last two round trips if that is longer.
+    /// The pacing rate that goes with the cwnd after this ACK, bytes/s; `None` before the first
+    /// RTT.
+    ///
+    /// A cwnd that is decided is spread over the smoothed RTT or over the longest RTT of the last
+    /// two round trips, whichever is longer; any other as the kernel does it.
     ///
     /// Where ACKs come in batches, the RTTs of the segments that a batch acknowledges are spread
     /// over the time between two batches, and the smoothed one is about their mean. A cwnd that
     /// lasts until the next batch, paced by the mean, leaves early and waits in the bottleneck's
     /// queue; paced by the longest it leaves as evenly as the path carries it.
     #[inline(always)]
-    pub fn pacing_rtt_us(&self, ack: &AckSample) -> u32 {
+    pub fn pacing_rate(
+        &self,
+        cwnd: &CwndState,
+        ack: &AckSample,
+        settings: &Settings,
+    ) -> Option<u64> {
+        let gain = settings.pacing_gain(self.mode());
+        pacing::pacing_rate(cwnd, ack, self.pacing_rtt_us(ack), gain)
+    }
+
+    /// The time over which [`Controller::pacing_rate`] spreads the cwnd, µs; 0 before the first
+    /// RTT.
+    #[inline(always)]
+    fn pacing_rtt_us(&self, ack: &AckSample) -> u32 {
         match self.mode().is_decided() {
             true => at_least(ack.srtt_us, self.round.longest_rtt_us()),
             false => ack.srtt_us,

@@ -20,8 +20,7 @@ const MAX_RATE: u64 = 1 << 50;
 /// Pacing rate in bytes/s: gain × cwnd × MSS / `rtt_us`; `None` where that is 0.
 ///
 /// `rtt_us` is the time in which a cwnd is to be sent at a gain of one, µs: the smoothed RTT, or
-/// what the flow's controller finds
-/// ([`Controller::pacing_rtt_us`](crate::Controller::pacing_rtt_us)).
+/// what the flow's controller finds ([`Controller::pacing_rate`](crate::Controller::pacing_rate)).
 ///
 /// `gain_1024` is the gain in units of 1/1024, bounded by 16. 0 means that the flow is not paced.
 /// Then the kernel still reads the rate to size its bursts (`tcp_tso_autosize`,

@@ -44,8 +44,8 @@ pub struct Settings {
     pub cwnd_max: u32,
     /// The number of the [`Startup`] to use.
     pub startup: u32,
-    /// Pacing rate as a multiple of cwnd / RTT, in units of 1/1024; 0 leaves the flow unpaced. The
-    /// RTT is that of [`Controller::pacing_rtt_us`](crate::Controller::pacing_rtt_us).
+    /// Pacing rate as a multiple of cwnd / RTT, in units of 1/1024; 0 leaves the flow unpaced.
+    /// [`Controller::pacing_rate`](crate::Controller::pacing_rate) says which RTT it is.
     pub pacing_gain_1024: u32,
     /// Kind of the [`AckFilter`] ([`AckFilter::encode`]).
     pub ack_filter: u32,

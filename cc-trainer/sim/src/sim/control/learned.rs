@@ -5,7 +5,7 @@ use bytemuck::Zeroable;
 use cc_core::interface::Interface;
 use cc_ebpf::{
     AckSample, CaState, CwndState, Decision, Flow, Heartbeat, Published, Record, Settings, Startup,
-    Totals, first_flight_rate, pacing_rate, reno, restart_after_idle,
+    Totals, first_flight_rate, reno, restart_after_idle,
 };
 
 use super::records::{AF_INET, Records, address};
@@ -146,11 +146,8 @@ impl CongestionControl for Learned {
             },
         };
         (self.flow).on_ack(cwnd, ack, || published, &self.settings, &mut self.records);
-        let gain = self.settings.pacing_gain(self.flow.controller.mode());
-        let rtt_us = self.flow.controller.pacing_rtt_us(ack);
-        if let Some(rate) = pacing_rate(cwnd, ack, rtt_us, gain) {
-            self.pacing = Some(rate);
-        }
+        let pacing = (self.flow.controller).pacing_rate(cwnd, ack, &self.settings);
+        self.pacing = pacing.or(self.pacing);
         self.delivered = rate.total_delivered;
         self.last = Some((*ack, cwnd.cwnd));
     }
