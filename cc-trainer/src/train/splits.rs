@@ -219,6 +219,7 @@ mod tests {
             "cartpole.toml",
             "cartpole-lstm.toml",
             "changes.toml",
+            "contest.toml",
             "convolution.toml",
             "default.toml",
             "distant.toml",
@@ -253,11 +254,11 @@ mod tests {
     fn the_embedded_policy_was_trained_by_the_configuration_that_says_so() {
         let file = PolicyFile::parse(DEFAULT_POLICY).expect("it is ours");
         let meta = file.meta();
-        let config = load("batches.toml");
-        let source = config.environment.open().expect("batches.toml");
+        let config = load("contest.toml");
+        let source = config.environment.open().expect("contest.toml");
         assert_eq!(Some(&meta.interface), source.interface());
         assert_eq!(meta.serving, config.serving);
-        for (number, seed) in [(1, "51"), (2, "52"), (3, "53"), (4, "54")] {
+        for (number, seed) in [(1, "71"), (2, "72"), (3, "73"), (4, "74")] {
             let stated = |entry: &str| meta.provenance[&format!("{number}.{entry}")].as_str();
             assert_eq!(stated("seed"), seed, "{number}");
             assert_eq!(stated("tasks"), source.tasks().join(", "), "{number}");
