@@ -2,7 +2,7 @@
 
 use aya_log_ebpf::warn;
 use cc_ebpf::{
-    CaState, Counter, CwndState, Events, Published, SEND_BUFFER_CWNDS, Settings, SocketState,
+    CaState, Counter, CwndState, Events, Mode, Published, SEND_BUFFER_CWNDS, Settings, SocketState,
     bound, first_flight_rate, pacing_rate, reno, restart_after_idle,
 };
 
@@ -184,7 +184,12 @@ fn cong_control(arguments: &Arguments, socket: Socket, sample: RateSample) {
         let ack = sampled();
         reno::on_ack(&mut cwnd, &ack, ack.acked);
         bound(&mut cwnd, settings);
-        let rate = pacing_rate(&cwnd, &ack, ack.srtt_us, 0);
+        let rate = pacing_rate(
+            &cwnd,
+            &ack,
+            ack.srtt_us,
+            settings.pacing_gains(Mode::Startup),
+        );
         return apply(socket, cwnd, rate, settings);
     };
     let Some(ack) = keep(state.slot, sampled()) else {

@@ -292,7 +292,7 @@ impl Controller {
     /// RTT.
     ///
     /// A cwnd that is decided is spread over the smoothed RTT or over the longest RTT of the last
-    /// two round trips, whichever is longer; any other as the kernel does it.
+    /// two round trips, whichever is longer; any other over the smoothed RTT, as the kernel does it.
     ///
     /// Where ACKs come in batches, the RTTs of the segments that a batch acknowledges are spread
     /// over the time between two batches, and the smoothed one is about their mean. A cwnd that
@@ -305,8 +305,8 @@ impl Controller {
         ack: &AckSample,
         settings: &Settings,
     ) -> Option<u64> {
-        let gain = settings.pacing_gain(self.mode());
-        pacing::pacing_rate(cwnd, ack, self.pacing_rtt_us(ack), gain)
+        let gains = settings.pacing_gains(self.mode());
+        pacing::pacing_rate(cwnd, ack, self.pacing_rtt_us(ack), gains)
     }
 
     /// The time over which [`Controller::pacing_rate`] spreads the cwnd, µs; 0 before the first

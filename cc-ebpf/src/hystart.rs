@@ -35,7 +35,9 @@ const CONSERVATIVE_ROUNDS: u32 = 5;
 /// Receivers acknowledge two segments at a time: a path that holds fewer than twelve has no train.
 const TRAIN_GAP_DIVISOR: u64 = 6;
 /// A train that is longer than this many eighths of the smoothed RTT has been spaced by the path.
-/// The sender itself spaces a round trip's segments over half of one (`tcp_update_pacing_rate`).
+/// The sender itself spaces a round trip's segments over a quarter of one ([`Gains::UNDECIDED`]).
+///
+/// [`Gains::UNDECIDED`]: crate::Gains::UNDECIDED
 const TRAIN_EIGHTHS: u64 = 5;
 
 /// The state of HyStart++ of one flow.

@@ -129,7 +129,7 @@ pub use filter::WindowedMin;
 pub use flow::{Flow, RecordSink};
 pub use kernel::{ABSENT, KernelLayout};
 pub use observed::Observed;
-pub use pacing::{first_flight_rate, pacing_rate};
+pub use pacing::{Gains, first_flight_rate, pacing_rate};
 pub use probe::Glimpse;
 pub use record::{
     AckRecord, ClosedRecord, DecodeError, Header, Identity, OpenedRecord, RECORD_VERSION, Record,

@@ -17,27 +17,58 @@ const MAX_BYTES: u64 = 1 << 43;
 /// A faster rate than any real connection has, in bytes/s: 1 PB/s.
 const MAX_RATE: u64 = 1 << 50;
 
+/// The gains of [`pacing_rate`] in units of 1/1024, each bounded by 16.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gains {
+    /// While the cwnd is below half of ssthresh.
+    slow_start: u32,
+    /// At any other cwnd.
+    otherwise: u32,
+}
+
+impl Gains {
+    /// The kernel's own (`tcp_update_pacing_rate`, net/ipv4/tcp_input.c, Linux 6.18): 2 and 1.2.
+    ///
+    /// Flows that are not paced have them, too: the kernel reads the rate to size their bursts
+    /// (`tcp_tso_autosize`, net/ipv4/tcp_output.c), and no one but a `cong_control` updates it.
+    pub const KERNEL: Self = Self::of(2 * UNIT);
+
+    /// Those of a paced flow whose cwnd no decision governs: 4 and 1.2.
+    ///
+    /// In slow start every ACK sends twice what it acknowledges. At a gain of 2 that is spread over
+    /// half of an RTT in every round trip, and a short response comes later by as much than from a
+    /// flow that is not paced; at a gain of 4 by half of that.
+    pub const UNDECIDED: Self = Self::of(4 * UNIT);
+
+    /// The same gain at every cwnd.
+    #[inline(always)]
+    pub const fn constant(gain_1024: u32) -> Self {
+        Self {
+            slow_start: gain_1024,
+            otherwise: gain_1024,
+        }
+    }
+
+    const fn of(slow_start: u32) -> Self {
+        Self {
+            slow_start,
+            otherwise: UNIT * 6 / 5,
+        }
+    }
+}
+
 /// Pacing rate in bytes/s: gain × cwnd × MSS / `rtt_us`; `None` where that is 0.
 ///
 /// `rtt_us` is the time in which a cwnd is to be sent at a gain of one, µs: the smoothed RTT, or
 /// what the flow's controller finds ([`Controller::pacing_rate`](crate::Controller::pacing_rate)).
-///
-/// `gain_1024` is the gain in units of 1/1024, bounded by 16. 0 means that the flow is not paced.
-/// Then the kernel still reads the rate to size its bursts (`tcp_tso_autosize`,
-/// net/ipv4/tcp_output.c), and no one but a `cong_control` updates it, so the result is what
-/// `tcp_update_pacing_rate` (net/ipv4/tcp_input.c, Linux 6.18) would set: gain 2 while the cwnd is
-/// below half of ssthresh and 1.2 above.
 #[inline(always)]
-pub fn pacing_rate(cwnd: &CwndState, ack: &AckSample, rtt_us: u32, gain_1024: u32) -> Option<u64> {
+pub fn pacing_rate(cwnd: &CwndState, ack: &AckSample, rtt_us: u32, gains: Gains) -> Option<u64> {
     if rtt_us == 0 {
         return None;
     }
-    let gain = if gain_1024 != 0 {
-        gain_1024
-    } else if cwnd.cwnd < cwnd.ssthresh / 2 {
-        2 * UNIT
-    } else {
-        UNIT * 6 / 5
+    let gain = match cwnd.cwnd < cwnd.ssthresh / 2 {
+        true => gains.slow_start,
+        false => gains.otherwise,
     };
     let segments = if ack.in_flight > cwnd.cwnd {
         ack.in_flight
@@ -102,18 +133,16 @@ mod tests {
             cwnd_cnt: 0,
             clamp: u32::MAX,
         };
-        assert_eq!(
-            pacing_rate(&state(10), &sample, 10_000, 1024),
-            Some(10_000_000)
-        );
-        assert_eq!(
-            pacing_rate(&state(10), &sample, 10_000, 0),
-            Some(11_992_187)
-        );
-        assert_eq!(
-            pacing_rate(&state(1_000), &sample, 10_000, 0),
-            Some(20_000_000)
-        );
-        assert_eq!(pacing_rate(&state(10), &sample, 0, 1024), None);
+        let rate = |ssthresh, gains| pacing_rate(&state(ssthresh), &sample, 10_000, gains);
+        for ssthresh in [10, 1_000] {
+            assert_eq!(rate(ssthresh, Gains::constant(UNIT)), Some(10_000_000));
+        }
+        for (gains, in_slow_start) in [(Gains::KERNEL, 20_000_000), (Gains::UNDECIDED, 40_000_000)]
+        {
+            assert_eq!(rate(1_000, gains), Some(in_slow_start));
+            assert_eq!(rate(201, gains), Some(11_992_187));
+            assert_eq!(rate(202, gains), Some(in_slow_start));
+        }
+        assert_eq!(pacing_rate(&state(10), &sample, 0, Gains::KERNEL), None);
     }
 }

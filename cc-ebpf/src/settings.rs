@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::Mode;
+use crate::{Gains, Mode};
 
 /// Changes with the layout of anything in a map. An agent adopts the flows that another left behind
 /// only when their layouts are the same.
@@ -179,15 +179,15 @@ impl Settings {
         }
     }
 
-    /// The pacing gain in units of 1/1024 for a flow in this mode, as
-    /// [`pacing_rate`](crate::pacing_rate) takes it: the policy's gain while its decisions govern
-    /// the cwnd, otherwise 0, which stands for the kernel's own gains.
+    /// The pacing gains of a flow in this mode: the policy's while its decisions govern the cwnd.
     #[inline(always)]
-    pub fn pacing_gain(&self, mode: Mode) -> u32 {
-        if mode.is_decided() {
-            self.pacing_gain_1024
+    pub fn pacing_gains(&self, mode: Mode) -> Gains {
+        if self.pacing_gain_1024 == 0 {
+            Gains::KERNEL
+        } else if mode.is_decided() {
+            Gains::constant(self.pacing_gain_1024)
         } else {
-            0
+            Gains::UNDECIDED
         }
     }
 

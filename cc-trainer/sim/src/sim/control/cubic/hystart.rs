@@ -2,7 +2,7 @@
 //! is over when the ACKs of a round come in a train as long as half the smallest RTT, or when its
 //! RTTs have grown.
 
-use cc_ebpf::{AckSample, CwndState};
+use cc_ebpf::{AckSample, CwndState, Gains, pacing_rate};
 
 use super::super::RateSample;
 
@@ -104,7 +104,7 @@ impl Round {
 /// Time of four bursts at the rate that the kernel derives from the cwnd, at most 1 ms: offloads
 /// may lengthen a train by as much (`hystart_ack_delay`).
 fn burst_us(cwnd: &CwndState, ack: &AckSample) -> u64 {
-    match cc_ebpf::pacing_rate(cwnd, ack, ack.srtt_us, 0) {
+    match pacing_rate(cwnd, ack, ack.srtt_us, Gains::KERNEL) {
         None | Some(0) => 0,
         Some(rate) => (BURST_BYTES * 4 * 1_000_000 / rate).min(1_000),
     }
