@@ -459,11 +459,14 @@ impl Controller {
     /// Ends slow start, which has filled the path and perhaps a queue, with a cwnd that empties the
     /// queue while the path stays full.
     ///
-    /// The delivery rate is that of the last round trip, in which slow start began to outrun the
-    /// path: six to ten tenths of the path's.
+    /// The delivery rate is that of the ACK train that has shown the path to be full, or otherwise
+    /// of the last round trip, in which slow start began to outrun the path: six to ten tenths of
+    /// the path's.
     #[inline(always)]
     fn drain(&mut self, cwnd: &mut CwndState, ack: &AckSample) {
-        let held = self.round.held_by_path(ack);
+        let (segments, time_us) =
+            (self.hystart.rate_of_train(ack)).unwrap_or((ack.delivered, ack.interval_us));
+        let held = self.round.held_by_path(segments, time_us);
         if held != 0 {
             let kept = held.saturating_add(held / 2);
             cwnd.cwnd = at_most(cwnd.cwnd, at_least(kept, INITIAL_CWND));

@@ -6,8 +6,8 @@
 //! The RTT rises a round trip after the path is full, when slow start has sent twice what the path
 //! holds. A flow that leaves slow start at once ([`Settings::drains_slow_start`]) can do so
 //! earlier, by the length of an *ACK train* (Ha, Rhee: Taming the elephants, Computer Networks 55,
-//! 2011; and `hystart_update` in net/ipv4/tcp_cubic.c, Linux 6.18): ACKs of one round trip that
-//! follow one another closely, as a bottleneck spaces them.
+//! 2011; and `hystart_update` in net/ipv4/tcp_cubic.c, Linux 6.18): ACKs that follow one another
+//! closely, as a bottleneck spaces them.
 //!
 //! [`Settings::drains_slow_start`]: crate::Settings::drains_slow_start
 
@@ -33,12 +33,50 @@ const CONSERVATIVE_ROUNDS: u32 = 5;
 
 /// An ACK belongs to the train where it follows the last one within this part of the smoothed RTT.
 /// Receivers acknowledge two segments at a time: a path that holds fewer than twelve has no train.
-const TRAIN_GAP_DIVISOR: u64 = 6;
-/// A train that is longer than this many eighths of the smoothed RTT has been spaced by the path.
-/// The sender itself spaces a round trip's segments over a quarter of one ([`Gains::UNDECIDED`]).
+const TRAIN_GAP_DIVISOR: u32 = 6;
+/// A train that is longer than this many sixteenths of the smoothed RTT has been spaced by the
+/// path. The sender itself spaces a round trip's segments over a quarter of one
+/// ([`Gains::UNDECIDED`]).
 ///
 /// [`Gains::UNDECIDED`]: crate::Gains::UNDECIDED
-const TRAIN_EIGHTHS: u64 = 5;
+const TRAIN_SIXTEENTHS: u32 = 9;
+
+/// The ACK train under way: ACKs that follow one another closely.
+///
+/// It is not cut at the end of a round trip, as the HyStart of Linux's CUBIC does it: a round trip
+/// ends with the last ACK of what was in flight at its beginning, which in slow start is the last
+/// one before a gap.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+struct Train {
+    /// Segments delivered in all up to its first ACK, modulo 2^32.
+    first: u32,
+    /// From its first ACK to its last one, µs.
+    length_us: u32,
+    /// When its last ACK came, ns; 0 before the first of all.
+    last_ns: u64,
+}
+
+impl Train {
+    #[inline(always)]
+    fn on_ack(&mut self, ack: &AckSample) {
+        let gap_us = ack.now_ns.wrapping_sub(self.last_ns) / 1_000;
+        let most_us = ack.srtt_us / TRAIN_GAP_DIVISOR;
+        if self.last_ns == 0 || gap_us > u64::from(most_us) {
+            self.first = ack.totals.delivered;
+            self.length_us = 0;
+        } else {
+            self.length_us = self.length_us.saturating_add(gap_us as u32);
+        }
+        self.last_ns = ack.now_ns;
+    }
+
+    /// Whether the train is longer than the sender's own spacing would make it.
+    #[inline(always)]
+    fn is_spaced_by_path(&self, ack: &AckSample) -> bool {
+        self.length_us > ack.srtt_us / 16 * TRAIN_SIXTEENTHS
+    }
+}
 
 /// The state of HyStart++ of one flow.
 #[repr(C)]
@@ -56,10 +94,7 @@ pub(crate) struct HyStart {
     rounds: u32,
     /// Acknowledged segments that conservative slow start has not yet counted.
     credit: u32,
-    /// When this round trip began, ns; 0 before the first.
-    began_ns: u64,
-    /// The last ACK of this round trip's train, ns.
-    train_ns: u64,
+    train: Train,
 }
 
 impl HyStart {
@@ -90,8 +125,6 @@ impl HyStart {
         by_trains: bool,
     ) -> u32 {
         if begins_round {
-            self.began_ns = ack.now_ns;
-            self.train_ns = ack.now_ns;
             self.last_us = self.current_us;
             self.current_us = 0;
             self.samples = 0;
@@ -123,9 +156,13 @@ impl HyStart {
                 self.baseline_us = 0;
             }
         }
-        if by_trains && self.baseline_us == 0 && self.is_spaced_by_path(ack) {
-            self.baseline_us = at_least(self.current_us, 1);
-            self.rounds = 0;
+        if by_trains {
+            self.train.on_ack(ack);
+            let long = self.samples >= SAMPLES && self.train.is_spaced_by_path(ack);
+            if self.baseline_us == 0 && long {
+                self.baseline_us = at_least(self.current_us, 1);
+                self.rounds = 0;
+            }
         }
         if self.baseline_us == 0 {
             return ack.acked;
@@ -135,18 +172,15 @@ impl HyStart {
         credit / SLOWDOWN
     }
 
-    /// Adds an ACK to the round trip's train, and returns whether that has become longer than the
-    /// sender's own spacing would make it.
+    /// The rate at which the path delivers, as segments and the time for them in µs: the train's,
+    /// where the path has spaced it. `None` otherwise.
+    ///
+    /// The rate sample of the same ACK has in it the time before the train in which the path had
+    /// nothing to deliver.
     #[inline(always)]
-    fn is_spaced_by_path(&mut self, ack: &AckSample) -> bool {
-        let rtt_ns = u64::from(ack.srtt_us) * 1_000;
-        let gap_ns = ack.now_ns.wrapping_sub(self.train_ns);
-        if self.began_ns == 0 || gap_ns > rtt_ns / TRAIN_GAP_DIVISOR {
-            return false;
-        }
-        self.train_ns = ack.now_ns;
-        let length_ns = ack.now_ns.wrapping_sub(self.began_ns);
-        self.samples >= SAMPLES && length_ns > rtt_ns / 8 * TRAIN_EIGHTHS
+    pub(crate) fn rate_of_train(&self, ack: &AckSample) -> Option<(u32, u32)> {
+        let segments = ack.totals.delivered.wrapping_sub(self.train.first);
+        (self.train.is_spaced_by_path(ack)).then_some((segments, self.train.length_us))
     }
 }
 
@@ -209,45 +243,51 @@ mod tests {
         assert_eq!(round(&mut hystart, &mut cwnd, 41_000, 10), 20);
     }
 
-    /// Runs one round trip of 32 ms, with ACKs of two segments this many µs apart, and returns the
-    /// one after which slow start was conservative.
-    fn train(acks: u32, gap_us: u64, by_trains: bool) -> Option<u32> {
+    /// Sends ACKs of two segments each, with an RTT of 32 ms, after these gaps in µs; every
+    /// `round`th of them begins a round trip. Returns the one after which slow start was
+    /// conservative, and the rate that its train shows.
+    fn train(
+        gaps_us: impl IntoIterator<Item = u64>,
+        round: usize,
+        by_trains: bool,
+    ) -> Option<(usize, Option<(u32, u32)>)> {
         let (mut hystart, mut cwnd) = (HyStart::default(), slow_start());
         let mut sample = AckSample {
             rtt_us: 32_000,
             srtt_us: 32_000,
             ..ack()
         };
-        (0..acks).find(|&index| {
-            hystart.on_ack(&mut cwnd, &sample, index == 0, by_trains);
+        gaps_us.into_iter().enumerate().find_map(|(index, gap_us)| {
             sample.now_ns += gap_us * 1_000;
-            hystart.is_conservative()
+            sample.totals.delivered += 2;
+            hystart.on_ack(&mut cwnd, &sample, index % round == 0, by_trains);
+            (hystart.is_conservative()).then(|| (index, hystart.rate_of_train(&sample)))
         })
     }
 
     #[test]
     fn a_train_longer_than_the_senders_own_spacing_shows_that_the_path_is_full() {
-        // Five eighths of 32 ms are 20 ms: after 20 gaps of 1 ms, and a little.
-        assert_eq!(train(32, 1_000, true), Some(21));
-        assert_eq!(train(20, 1_000, true), None, "half of an RTT and a little");
-        assert_eq!(train(32, 1_000, false), None, "only the RTT counts");
-        assert_eq!(train(32, 3_000, true), Some(7), "not before eight samples");
-        assert_eq!(train(32, 6_000, true), None, "too far apart");
+        // Nine sixteenths of 32 ms are 18 ms: after 18 gaps of 1 ms, and a little.
+        let steady = |acks, gap_us| core::iter::repeat_n(gap_us, acks);
+        let full = |acks, time_us| Some((acks, Some((2 * acks as u32, time_us))));
+        assert_eq!(train(steady(32, 1_000), 99, true), full(19, 19_000));
+        assert_eq!(train(steady(19, 1_000), 99, true), None, "not longer");
+        assert_eq!(train(steady(32, 1_000), 99, false), None, "only the RTT");
+        assert_eq!(train(steady(32, 3_000), 99, true), full(7, 21_000));
+        assert_eq!(train(steady(7, 3_000), 99, true), None, "seven samples");
+        assert_eq!(train(steady(32, 6_000), 99, true), None, "too far apart");
     }
 
     #[test]
-    fn a_gap_ends_a_train_for_the_rest_of_the_round_trip() {
-        let (mut hystart, mut cwnd) = (HyStart::default(), slow_start());
-        let mut sample = AckSample {
-            rtt_us: 32_000,
-            srtt_us: 32_000,
-            ..ack()
-        };
-        for index in 0..40 {
-            sample.now_ns += if index == 10 { 6_000_000 } else { 1_000_000 };
-            hystart.on_ack(&mut cwnd, &sample, index == 0, true);
-            assert!(!hystart.is_conservative(), "after {index}");
+    fn a_gap_begins_a_train_and_a_round_trip_does_not() {
+        // Ten ACKs, a gap of 22 ms, and the other ACKs of a full path.
+        let gaps = || (0..40).map(|index| if index == 10 { 22_000 } else { 1_000 });
+        let full = Some((29, Some((38, 19_000))));
+        for round in [99, 20, 11] {
+            assert_eq!(train(gaps(), round, true), full, "round trips of {round}");
         }
+        let bursts = (0..99).map(|index| if index % 16 == 0 { 17_000 } else { 1_000 });
+        assert_eq!(train(bursts, 16, true), None);
     }
 
     #[test]

@@ -177,12 +177,12 @@ impl Round {
         at_least(self.rtts.longest_us, self.former_rtts.longest_us)
     }
 
-    /// The segments that the path holds without a queue: by the ACK's delivery rate and the least
-    /// RTT of the flow. 0 where either is not known.
+    /// The segments that the path holds without a queue: by the time in which it has delivered so
+    /// many, µs, and the least RTT of the flow. 0 where either is not known.
     #[inline(always)]
-    pub(crate) fn held_by_path(&self, ack: &AckSample) -> u32 {
-        let interval_us = u64::from(at_least(ack.interval_us, 1));
-        let held = u64::from(ack.delivered) * u64::from(self.least_rtt_us) / interval_us;
+    pub(crate) fn held_by_path(&self, segments: u32, time_us: u32) -> u32 {
+        let time_us = u64::from(at_least(time_us, 1));
+        let held = u64::from(segments) * u64::from(self.least_rtt_us) / time_us;
         at_most_64(held, u32::MAX.into()) as u32
     }
 
@@ -401,22 +401,14 @@ mod tests {
 
     #[test]
     fn a_path_holds_its_rate_times_its_least_rtt() {
-        let sample = AckSample {
-            rtt_us: 20_000,
-            delivered: 30,
-            interval_us: 40_000,
-            ..ack()
-        };
         let mut round = Round::default();
-        assert_eq!(round.held_by_path(&sample), 0, "no RTT yet");
-        round.on_ack(&sample);
-        assert_eq!(round.held_by_path(&sample), 15);
-        let none = AckSample {
-            delivered: 0,
-            interval_us: 0,
-            ..sample
-        };
-        assert_eq!(round.held_by_path(&none), 0);
+        assert_eq!(round.held_by_path(30, 40_000), 0, "no RTT yet");
+        round.on_ack(&AckSample {
+            rtt_us: 20_000,
+            ..ack()
+        });
+        assert_eq!(round.held_by_path(30, 40_000), 15);
+        assert_eq!(round.held_by_path(0, 0), 0);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::{Gains, Mode};
 
 /// Changes with the layout of anything in a map. An agent adopts the flows that another left behind
 /// only when their layouts are the same.
-pub const LAYOUT_VERSION: u32 = 7;
+pub const LAYOUT_VERSION: u32 = 8;
 
 /// Settings of the datapath; the agent may change them while flows run.
 ///
