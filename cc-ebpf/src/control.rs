@@ -292,7 +292,7 @@ impl Controller {
     /// RTT.
     ///
     /// A cwnd that is decided is spread over the smoothed RTT or over the longest RTT of the last
-    /// two round trips, whichever is longer; any other over the smoothed RTT, as the kernel does it.
+    /// two round trips, whichever is longer; any other over the smoothed RTT.
     ///
     /// Where ACKs come in batches, the RTTs of the segments that a batch acknowledges are spread
     /// over the time between two batches, and the smoothed one is about their mean. A cwnd that

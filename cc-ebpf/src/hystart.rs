@@ -43,9 +43,9 @@ const TRAIN_SIXTEENTHS: u32 = 9;
 
 /// The ACK train under way: ACKs that follow one another closely.
 ///
-/// It is not cut at the end of a round trip, as the HyStart of Linux's CUBIC does it: a round trip
-/// ends with the last ACK of what was in flight at its beginning, which in slow start is the last
-/// one before a gap.
+/// Round trips do not cut it. A round trip of HyStart++ ends with the last ACK of what was in
+/// flight at its beginning, which in slow start is the last one before a gap: a train that began
+/// there would be that one ACK. (CUBIC's round trips end one ACK later, behind the gap.)
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 struct Train {
