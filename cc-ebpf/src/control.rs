@@ -464,8 +464,7 @@ impl Controller {
     /// the path's.
     #[inline(always)]
     fn drain(&mut self, cwnd: &mut CwndState, ack: &AckSample) {
-        let (segments, time_us) =
-            (self.hystart.rate_of_train(ack)).unwrap_or((ack.delivered, ack.interval_us));
+        let (segments, time_us) = self.hystart.rate(ack);
         let held = self.round.held_by_path(segments, time_us);
         if held != 0 {
             let kept = held.saturating_add(held / 2);

@@ -15,7 +15,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::{
     AckSample, CwndState,
-    bounds::{at_least, at_most},
+    bounds::{at_least, at_most, exceeds, select},
 };
 
 /// `MIN_RTT_THRESH`: the smallest rise of the RTT that counts, µs.
@@ -53,28 +53,25 @@ struct Train {
     first: u32,
     /// From its first ACK to its last one, µs.
     length_us: u32,
-    /// When its last ACK came, ns; 0 before the first of all.
+    /// When its last ACK came, ns; 0 before the first of all, which is long ago.
     last_ns: u64,
 }
 
+// Nothing here branches: the verifier would follow all that comes after an ACK on either path.
 impl Train {
     #[inline(always)]
     fn on_ack(&mut self, ack: &AckSample) {
         let gap_us = ack.now_ns.wrapping_sub(self.last_ns) / 1_000;
-        let most_us = ack.srtt_us / TRAIN_GAP_DIVISOR;
-        if self.last_ns == 0 || gap_us > u64::from(most_us) {
-            self.first = ack.totals.delivered;
-            self.length_us = 0;
-        } else {
-            self.length_us = self.length_us.saturating_add(gap_us as u32);
-        }
+        let begins = exceeds(gap_us, ack.srtt_us / TRAIN_GAP_DIVISOR);
+        self.first = select(begins, ack.totals.delivered, self.first);
+        self.length_us = self.length_us.wrapping_add(gap_us as u32) & !begins;
         self.last_ns = ack.now_ns;
     }
 
-    /// Whether the train is longer than the sender's own spacing would make it.
+    /// All ones where the train is longer than the sender's own spacing would make it, otherwise 0.
     #[inline(always)]
-    fn is_spaced_by_path(&self, ack: &AckSample) -> bool {
-        self.length_us > ack.srtt_us / 16 * TRAIN_SIXTEENTHS
+    fn is_spaced_by_path(&self, ack: &AckSample) -> u32 {
+        exceeds(self.length_us.into(), ack.srtt_us / 16 * TRAIN_SIXTEENTHS)
     }
 }
 
@@ -158,8 +155,8 @@ impl HyStart {
         }
         if by_trains {
             self.train.on_ack(ack);
-            let long = self.samples >= SAMPLES && self.train.is_spaced_by_path(ack);
-            if self.baseline_us == 0 && long {
+            let spaced = self.train.is_spaced_by_path(ack) != 0;
+            if self.baseline_us == 0 && self.samples >= SAMPLES && spaced {
                 self.baseline_us = at_least(self.current_us, 1);
                 self.rounds = 0;
             }
@@ -173,14 +170,18 @@ impl HyStart {
     }
 
     /// The rate at which the path delivers, as segments and the time for them in µs: the train's,
-    /// where the path has spaced it. `None` otherwise.
+    /// where the path has spaced it, otherwise that of the ACK's rate sample.
     ///
-    /// The rate sample of the same ACK has in it the time before the train in which the path had
-    /// nothing to deliver.
+    /// The rate sample of an ACK in a train has in it the time before the train in which the path
+    /// had nothing to deliver.
     #[inline(always)]
-    pub(crate) fn rate_of_train(&self, ack: &AckSample) -> Option<(u32, u32)> {
+    pub(crate) fn rate(&self, ack: &AckSample) -> (u32, u32) {
+        let spaced = self.train.is_spaced_by_path(ack);
         let segments = ack.totals.delivered.wrapping_sub(self.train.first);
-        (self.train.is_spaced_by_path(ack)).then_some((segments, self.train.length_us))
+        (
+            select(spaced, segments, ack.delivered),
+            select(spaced, self.train.length_us, ack.interval_us),
+        )
     }
 }
 
@@ -250,7 +251,7 @@ mod tests {
         gaps_us: impl IntoIterator<Item = u64>,
         round: usize,
         by_trains: bool,
-    ) -> Option<(usize, Option<(u32, u32)>)> {
+    ) -> Option<(usize, (u32, u32))> {
         let (mut hystart, mut cwnd) = (HyStart::default(), slow_start());
         let mut sample = AckSample {
             rtt_us: 32_000,
@@ -261,7 +262,7 @@ mod tests {
             sample.now_ns += gap_us * 1_000;
             sample.totals.delivered += 2;
             hystart.on_ack(&mut cwnd, &sample, index % round == 0, by_trains);
-            (hystart.is_conservative()).then(|| (index, hystart.rate_of_train(&sample)))
+            (hystart.is_conservative()).then(|| (index, hystart.rate(&sample)))
         })
     }
 
@@ -269,7 +270,7 @@ mod tests {
     fn a_train_longer_than_the_senders_own_spacing_shows_that_the_path_is_full() {
         // Nine sixteenths of 32 ms are 18 ms: after 18 gaps of 1 ms, and a little.
         let steady = |acks, gap_us| core::iter::repeat_n(gap_us, acks);
-        let full = |acks, time_us| Some((acks, Some((2 * acks as u32, time_us))));
+        let full = |acks, time_us| Some((acks, (2 * acks as u32, time_us)));
         assert_eq!(train(steady(32, 1_000), 99, true), full(19, 19_000));
         assert_eq!(train(steady(19, 1_000), 99, true), None, "not longer");
         assert_eq!(train(steady(32, 1_000), 99, false), None, "only the RTT");
@@ -282,7 +283,7 @@ mod tests {
     fn a_gap_begins_a_train_and_a_round_trip_does_not() {
         // Ten ACKs, a gap of 22 ms, and the other ACKs of a full path.
         let gaps = || (0..40).map(|index| if index == 10 { 22_000 } else { 1_000 });
-        let full = Some((29, Some((38, 19_000))));
+        let full = Some((29, (38, 19_000)));
         for round in [99, 20, 11] {
             assert_eq!(train(gaps(), round, true), full, "round trips of {round}");
         }

@@ -2,7 +2,7 @@
 
 use crate::{
     AckSample, CwndState,
-    bounds::{at_most, at_most_64},
+    bounds::{at_most, at_most_64, exceeds, select},
     usage::INITIAL_CWND,
 };
 
@@ -66,10 +66,8 @@ pub fn pacing_rate(cwnd: &CwndState, ack: &AckSample, rtt_us: u32, gains: Gains)
     if rtt_us == 0 {
         return None;
     }
-    let gain = match cwnd.cwnd < cwnd.ssthresh / 2 {
-        true => gains.slow_start,
-        false => gains.otherwise,
-    };
+    let slow_starts = exceeds((cwnd.ssthresh / 2).into(), cwnd.cwnd);
+    let gain = select(slow_starts, gains.slow_start, gains.otherwise);
     let segments = if ack.in_flight > cwnd.cwnd {
         ack.in_flight
     } else {
