@@ -23,10 +23,9 @@ pub(crate) fn at_least(value: u32, limit: u32) -> u32 {
     if value < limit { limit } else { value }
 }
 
-/// All ones where the value is greater than the limit, otherwise 0, without a branch, both of whose
-/// paths the verifier would follow to the end. Values have less than 63 bits.
-///
-/// The black box keeps LLVM from making a branch of it.
+/// All ones where the value is greater than the limit, otherwise 0, without a branch, both of
+/// whose paths the verifier would follow to the end: the black box keeps LLVM from making one.
+/// Values have less than 63 bits.
 #[inline(always)]
 pub(crate) fn exceeds(value: u64, limit: u32) -> u32 {
     black_box((u64::from(limit).wrapping_sub(value) as i64 >> 63) as u32)

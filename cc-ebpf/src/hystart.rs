@@ -36,9 +36,7 @@ const CONSERVATIVE_ROUNDS: u32 = 5;
 const TRAIN_GAP_DIVISOR: u32 = 6;
 /// A train that is longer than this many sixteenths of the smoothed RTT has been spaced by the
 /// path. The sender itself spaces a round trip's segments over a quarter of one
-/// ([`Gains::UNDECIDED`]).
-///
-/// [`Gains::UNDECIDED`]: crate::Gains::UNDECIDED
+/// ([`Gains::UNDECIDED`](crate::Gains::UNDECIDED)).
 const TRAIN_SIXTEENTHS: u32 = 9;
 
 /// The ACK train under way: ACKs that follow one another closely.

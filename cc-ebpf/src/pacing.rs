@@ -17,12 +17,11 @@ const MAX_BYTES: u64 = 1 << 43;
 /// A faster rate than any real connection has, in bytes/s: 1 PB/s.
 const MAX_RATE: u64 = 1 << 50;
 
-/// The gains of [`pacing_rate`] in units of 1/1024, each bounded by 16.
+/// The gains of [`pacing_rate`] in units of 1/1024, each bounded by 16: one while the cwnd is below
+/// half of ssthresh, and one at any other cwnd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gains {
-    /// While the cwnd is below half of ssthresh.
     slow_start: u32,
-    /// At any other cwnd.
     otherwise: u32,
 }
 
