@@ -1,4 +1,4 @@
-//! Minimum and maximum, each as a single branch.
+//! Minimum and maximum, each as a single branch, and choices without one.
 //!
 //! For `Ord::min` and `Ord::max` LLVM emits conditional moves, which some BPF instruction sets
 //! lower to calls of helpers.

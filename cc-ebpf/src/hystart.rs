@@ -68,7 +68,7 @@ impl Train {
 
     /// All ones where the train is longer than the sender's own spacing would make it, otherwise 0.
     #[inline(always)]
-    fn is_spaced_by_path(&self, ack: &AckSample) -> u32 {
+    fn spaced_by_path(&self, ack: &AckSample) -> u32 {
         exceeds(self.length_us.into(), ack.srtt_us / 16 * TRAIN_SIXTEENTHS)
     }
 }
@@ -153,7 +153,7 @@ impl HyStart {
         }
         if by_trains {
             self.train.on_ack(ack);
-            let spaced = self.train.is_spaced_by_path(ack) != 0;
+            let spaced = self.train.spaced_by_path(ack) != 0;
             if self.baseline_us == 0 && self.samples >= SAMPLES && spaced {
                 self.baseline_us = at_least(self.current_us, 1);
                 self.rounds = 0;
@@ -174,7 +174,7 @@ impl HyStart {
     /// had nothing to deliver.
     #[inline(always)]
     pub(crate) fn rate(&self, ack: &AckSample) -> (u32, u32) {
-        let spaced = self.train.is_spaced_by_path(ack);
+        let spaced = self.train.spaced_by_path(ack);
         let segments = ack.totals.delivered.wrapping_sub(self.train.first);
         (
             select(spaced, segments, ack.delivered),
