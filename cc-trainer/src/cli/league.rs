@@ -30,7 +30,7 @@ use super::{
 /// The output directory gets league.json, table.md, report.html, league.svg, links.jsonl with what
 /// every scheme did on every link, and runs.jsonl with every run. An interrupted league continues
 /// when the same command is given again, and one with another scheme more plays that scheme only.
-/// After a change of the simulator use --fresh.
+/// After a change of the simulator, the datapath or the kernel use --fresh.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct LeagueArgs {

@@ -39,7 +39,8 @@ use super::{
 ///
 /// The output directory gets worst.toml with the links, which train, evaluate and league read,
 /// search.json with every figure, table.md, and runs.jsonl. After Ctrl-C the files hold what has
-/// been found, and the same command continues. After a change of the simulator use --fresh.
+/// been found, and the same command continues. After a change of the simulator or the datapath use
+/// --fresh.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub(crate) struct SearchArgs {

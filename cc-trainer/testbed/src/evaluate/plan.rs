@@ -141,7 +141,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// The key of a run, which names everything that its result depends on.
+    /// The [key](store::key) of a run.
     pub(crate) fn key(&self, job: Job) -> String {
         let flows = self.scenario(job).flows.iter();
         let names: BTreeMap<_, _> = flows

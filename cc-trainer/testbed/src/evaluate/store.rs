@@ -73,8 +73,9 @@ pub enum StoreError {
     },
 }
 
-/// The key of a run of `schemes` on a scenario with digest `scenario`: it names everything that the
-/// result depends on. A run on disk is kept when its key is equal.
+/// The key of a run of `schemes` on a scenario with digest `scenario`. A run on disk is kept when
+/// its key is equal. It names everything that the result depends on but this program's version (the
+/// simulator and the datapath) and, for runs on the kernel, the kernel's.
 pub fn key<'a>(
     on: Platform,
     seconds: f64,
