@@ -2,7 +2,8 @@
 //! Reno where there is none.
 //!
 //! A decision is an upper bound that the flow has to earn: it raises the cwnd only while the cwnd
-//! limits the sender, and only to twice what was in flight (RFC 7661). Congestion that cannot wait
+//! limits the sender, only to twice what was in flight (RFC 7661), and within a round trip only to
+//! twice what it was. Congestion that cannot wait
 //! for the next decision reduces the cwnd at once, a congestion-experienced mark to seven tenths,
 //! heavy loss to a half, at most once per round trip, and keeps it from rising for the rest of that
 //! round trip. A small cwnd that keeps losing rises again as slowly as Reno's.
@@ -15,7 +16,7 @@ use crate::{
     hystart::HyStart,
     pacing, reno,
     round::{Round, SMALL_CWND},
-    usage::{INITIAL_CWND, Usage, restart_after_idle, validated},
+    usage::{INITIAL_CWND, Usage, restart_after_idle},
 };
 
 /// The slow-start threshold of a connection that has none (`TCP_INFINITE_SSTHRESH`,
@@ -209,11 +210,11 @@ events! {
 /// controller.on_ack(&mut cwnd, &ack, nothing, 1, WindowEnd::None, &settings);
 /// assert_eq!((controller.mode(), cwnd.cwnd), (Mode::Startup, 12)); // slow start
 ///
-/// let cell = Decision { generation: 1, window: 1, cwnd: 40 }.to_cell();
+/// let cell = Decision { generation: 1, window: 1, cwnd: 20 }.to_cell();
 /// let decided = Published { cell, heartbeat: &heartbeat };
 /// let ended = WindowEnd::NetworkLimited;
 /// assert!(controller.on_ack(&mut cwnd, &ack, decided, 1, ended, &settings).taken());
-/// assert_eq!((controller.mode(), cwnd.cwnd), (Mode::Decided, 40));
+/// assert_eq!((controller.mode(), cwnd.cwnd), (Mode::Decided, 20));
 /// ```
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
@@ -343,7 +344,10 @@ impl Controller {
         let Published { cell, heartbeat } = published;
         self.events = 0;
         self.found = match self.round.on_ack(ack) {
-            true => Self::BEGINS_ROUND,
+            true => {
+                self.usage.begin_round(cwnd.cwnd);
+                Self::BEGINS_ROUND
+            }
             false => 0,
         };
         match ended {
@@ -503,7 +507,7 @@ impl Controller {
         let limit = if self.round.is_answered() || ack.ca_state == CaState::Cwr {
             cwnd.cwnd
         } else {
-            validated(cwnd.cwnd, ack)
+            self.usage.supported(cwnd.cwnd, ack)
         };
         cwnd.cwnd = self.below_ceiling(at_most(self.target, limit));
     }
@@ -789,30 +793,32 @@ mod tests {
     #[test]
     fn a_decision_is_reached_by_doubling_what_is_in_flight() {
         let (mut controller, mut w) = decided(20);
+        let mut delivered = 1;
+        let mut on_ack = |cell, acked| {
+            delivered += acked;
+            let sample = full(w.cwnd, delivered);
+            let published = published(cell);
+            controller.on_ack(&mut w, &sample, published, 7, WindowEnd::None, &settings());
+            w.cwnd
+        };
         let up = cell(2, 300);
-        for expected in [40, 80, 160, 300, 300] {
-            let sample = full(w.cwnd, 1);
-            controller.on_ack(
-                &mut w,
-                &sample,
-                published(up),
-                7,
-                WindowEnd::None,
-                &settings(),
-            );
-            assert_eq!(w.cwnd, expected);
-        }
-        let down = cell(3, 30);
-        let sample = full(300, 1);
-        controller.on_ack(
-            &mut w,
-            &sample,
-            published(down),
-            7,
-            WindowEnd::None,
-            &settings(),
-        );
-        assert_eq!(w.cwnd, 30, "downwards at once");
+        assert_eq!([on_ack(up, 1), on_ack(up, 1)], [40; 2], "one round trip");
+        let round_trips = [300; 4].map(|acked| on_ack(up, acked));
+        assert_eq!(round_trips, [80, 160, 300, 300]);
+        assert_eq!(on_ack(cell(3, 30), 1), 30, "downwards at once");
+    }
+
+    #[test]
+    fn many_decisions_within_a_round_trip_double_the_cwnd_once() {
+        let (mut controller, mut w) = decided(100);
+        let cwnds = [1, 2, 3, 4, 101].map(|acked| {
+            let raised = cell(1 + acked, w.cwnd + w.cwnd / 2);
+            let sample = full(w.cwnd, 1 + acked);
+            let raised = published(raised);
+            controller.on_ack(&mut w, &sample, raised, 7, WindowEnd::None, &settings());
+            w.cwnd
+        });
+        assert_eq!(cwnds, [150, 200, 200, 200, 300]);
     }
 
     #[test]
@@ -1033,7 +1039,7 @@ mod tests {
     #[test]
     fn the_bounds_hold() {
         let mut controller = Controller::default();
-        let mut w = state(10, u32::MAX);
+        let mut w = state(1_500, u32::MAX);
         let sample = full(1_500, 1);
         let cell_1 = published(cell(1, 5_000));
         let ended = WindowEnd::None;

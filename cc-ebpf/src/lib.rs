@@ -83,11 +83,11 @@
 //!     if let Some(window) = records.0.pop() {
 //!         assert_eq!((window.index, window.acks), (1, 3));
 //!         assert_eq!(window.features.mean(Feature::LatestRtt as usize, window.acks), 30_000.0);
-//!         cell = Decision { generation: 1, window: window.index, cwnd: 50 }.to_cell();
+//!         cell = Decision { generation: 1, window: window.index, cwnd: 20 }.to_cell();
 //!     }
 //! }
 //! assert_eq!(flow.controller.mode(), Mode::Decided);
-//! assert_eq!(cwnd.cwnd, 50);
+//! assert_eq!(cwnd.cwnd, 20);
 //! ```
 //!
 //! Nothing here reads a clock, allocates, panics or loops without a bound. Kernel sources that the

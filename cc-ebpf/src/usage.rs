@@ -4,7 +4,8 @@
 //! reduces it while the application limits the sender (`tcp_cwnd_application_limited`, RFC 2861)
 //! and after idle time (`tcp_cwnd_restart`), but only for congestion controls without
 //! `cong_control` (net/ipv4/tcp_output.c, Linux 6.18). This module does both for those that have
-//! it, and bounds what a decision may add (RFC 7661, section 4.3).
+//! it, and bounds what a decision may add by what was used (RFC 7661, section 4.3) and by the
+//! round trip.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -16,19 +17,6 @@ use crate::{
 /// Initial cwnd in segments (RFC 6928; `TCP_INIT_CWND`, include/net/tcp.h). No rule of this module
 /// reduces a cwnd below it.
 pub const INITIAL_CWND: u32 = 10;
-
-/// The largest cwnd that the flow's use of its cwnd supports, in segments: twice what was
-/// outstanding during the last cwnd of data while the cwnd limits the sender, otherwise no more
-/// than now. At least [`INITIAL_CWND`].
-#[inline(always)]
-pub(crate) fn validated(cwnd: u32, ack: &AckSample) -> u32 {
-    let supported = if ack.cwnd_limited {
-        at_least(ack.max_packets_out.saturating_mul(2), cwnd)
-    } else {
-        cwnd
-    };
-    at_least(supported, INITIAL_CWND)
-}
 
 /// Slow-start threshold that remembers a cwnd which is about to be reduced although nothing was
 /// lost: three quarters of it (`tcp_current_ssthresh`, include/net/tcp.h).
@@ -73,7 +61,8 @@ pub(crate) struct Usage {
     since_ns: u64,
     /// Most segments outstanding since then.
     used: u32,
-    _reserved: u32,
+    /// The cwnd when the round trip under way began; 0 before the first.
+    base: u32,
 }
 
 impl Usage {
@@ -87,6 +76,29 @@ impl Usage {
     fn start(&mut self, now_ns: u64) {
         self.since_ns = now_ns;
         self.used = 0;
+    }
+
+    /// Takes note of the cwnd with which a round trip begins.
+    #[inline(always)]
+    pub(crate) fn begin_round(&mut self, cwnd: u32) {
+        self.base = cwnd;
+    }
+
+    /// The largest cwnd that a decision may lead to now, in segments: while the cwnd limits the
+    /// sender twice what was outstanding during the last cwnd of data, and twice the cwnd with
+    /// which the round trip began, so that no decision grows faster than slow start does: what a
+    /// larger cwnd does to the path is known a round trip later, and where many windows end before,
+    /// each of their decisions would add to it. Otherwise no more than now. At least
+    /// [`INITIAL_CWND`].
+    #[inline(always)]
+    pub(crate) fn supported(&self, cwnd: u32, ack: &AckSample) -> u32 {
+        let supported = if ack.cwnd_limited {
+            let doubled = at_most(ack.max_packets_out, self.base).saturating_mul(2);
+            at_least(doubled, cwnd)
+        } else {
+            cwnd
+        };
+        at_least(supported, INITIAL_CWND)
     }
 
     /// Reduces a cwnd that the application has left unused for a retransmission timeout: to the
@@ -120,13 +132,36 @@ mod tests {
 
     #[test]
     fn a_cwnd_that_limits_the_sender_supports_twice_what_was_outstanding() {
+        let mut usage = Usage::default();
+        usage.begin_round(1_000);
         let mut sample = ack();
         sample.max_packets_out = 40;
-        assert_eq!(validated(40, &sample), 80);
-        assert_eq!(validated(100, &sample), 100, "never below the present cwnd");
+        assert_eq!(usage.supported(40, &sample), 80);
+        assert_eq!(
+            usage.supported(100, &sample),
+            100,
+            "never below the present cwnd"
+        );
         sample.cwnd_limited = false;
-        assert_eq!(validated(40, &sample), 40);
-        assert_eq!(validated(4, &sample), INITIAL_CWND);
+        assert_eq!(usage.supported(40, &sample), 40);
+        assert_eq!(usage.supported(4, &sample), INITIAL_CWND);
+    }
+
+    #[test]
+    fn within_a_round_trip_the_cwnd_doubles_at_most() {
+        let mut usage = Usage::default();
+        let mut sample = ack();
+        assert_eq!(usage.supported(30, &sample), 30, "before the first");
+        usage.begin_round(30);
+        for cwnd in [30, 45, 60] {
+            sample.max_packets_out = cwnd;
+            assert_eq!(usage.supported(cwnd, &sample), 60);
+        }
+        usage.begin_round(60);
+        assert_eq!(usage.supported(60, &sample), 120);
+        usage.begin_round(2);
+        sample.max_packets_out = 2;
+        assert_eq!(usage.supported(2, &sample), INITIAL_CWND);
     }
 
     #[test]
