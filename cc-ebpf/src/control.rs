@@ -3,10 +3,10 @@
 //!
 //! A decision is an upper bound that the flow has to earn: it raises the cwnd only while the cwnd
 //! limits the sender, only to twice what was in flight (RFC 7661), and within a round trip only to
-//! twice what it was. Congestion that cannot wait
-//! for the next decision reduces the cwnd at once, a congestion-experienced mark to seven tenths,
-//! heavy loss to a half, at most once per round trip, and keeps it from rising for the rest of that
-//! round trip. A small cwnd that keeps losing rises again as slowly as Reno's.
+//! twice what it was. Congestion that cannot wait for the next decision reduces the cwnd at once, a
+//! congestion-experienced mark to seven tenths, heavy loss to a half, at most once per round trip,
+//! and keeps it from rising for the rest of that round trip. A small cwnd that keeps losing rises
+//! again as slowly as Reno's.
 
 use bytemuck::{Pod, Zeroable};
 
